@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: MIT
+#include "protocol/request.h"
+
+#include <array>
+
+#include "protocol/caps.h"
+#include "protocol/cursor.h"
+
+namespace allowd::protocol {
+namespace {
+
+constexpr std::int64_t kRequest = 0, kNotification = 2;
+
+Method method_of(std::string_view name) {
+  if (name == "allow") return Method::allow;
+  if (name == "peek") return Method::peek;
+  if (name == "ping") return Method::ping;
+  if (name == "info") return Method::info;
+  if (name == "stats") return Method::stats;
+  return Method::other;
+}
+
+// Reads what stands inside a request whose end is already known, so that running out of bytes means that its
+// own counts lie. Each reader returns nothing when all is well.
+class ParamReader {
+ public:
+  explicit ParamReader(Cursor& cursor) : cursor_(cursor) {}
+
+  using Problem = std::optional<Refusal>;
+
+  Problem read_params(Method method, Query& query) {
+    std::uint32_t count = 0;
+    if (!cursor_.read_array(count)) return bad("params must be an array");
+    if (method != Method::allow && method != Method::peek) {
+      return count == 0 ? Problem{} : bad("this method takes no params");
+    }
+    const std::uint32_t most = method == Method::allow ? 4 : 3;
+    if (count < 2 || count > most) {
+      return method == Method::allow ? bad("params must be [limit, key, cost, options]")
+                                     : bad("params must be [limit, key, cost]");
+    }
+    if (auto problem = read_limit(query)) return problem;
+    if (!cursor_.read_text(query.key)) return bad("key must be a string");
+    if (query.key.size() > kMaxKeyBytes) return Refusal{ErrorCode::too_large, "key is over 1024 bytes"};
+    if (count >= 3) {
+      if (auto problem = read_cost(query.cost)) return problem;
+    }
+    return count == 4 ? read_options(query) : Problem{};
+  }
+
+ private:
+  static Problem bad(std::string_view reason) { return Refusal{ErrorCode::bad_request, reason}; }
+
+  Problem read_limit(Query& query) {
+    if (cursor_.next_is_map()) return read_inline(query.defined_inline.emplace());
+    if (!cursor_.read_text(query.limit)) return bad("limit must be a name or a table");
+    if (query.limit.size() > kMaxLimitNameBytes) return bad("limit name is over 128 bytes");
+    return {};
+  }
+
+  Problem read_inline(InlineLimit& limit) {
+    const std::byte* start = cursor_.position();
+    std::uint32_t pairs = 0;
+    if (!cursor_.read_map(pairs)) return bad("limit must be a name or a table");
+    bool has_name = false, has_rate = false;
+    for (std::uint32_t i = 0; i < pairs; ++i) {
+      std::string_view field;
+      if (!cursor_.read_text(field)) return bad("a limit table's keys must be strings");
+      if (field == "name" && !has_name) {
+        has_name = true;
+        if (!cursor_.read_text(limit.name)) return bad("limit.name must be a string");
+      } else if (field == "rate" && !has_rate) {
+        has_rate = true;
+        if (!cursor_.read_text(limit.rate)) return bad("limit.rate must be a string like \"100/s\"");
+      } else if (field == "burst" && !limit.burst) {
+        if (!cursor_.read_integer(limit.burst.emplace())) return bad("limit.burst must be an integer");
+      } else {
+        return bad("a limit table takes name, rate and burst, each once");
+      }
+    }
+    if (!has_name || limit.name.empty()) return bad("a limit table needs a name");
+    if (limit.name.size() > kMaxLimitNameBytes) return bad("limit name is over 128 bytes");
+    if (!has_rate) return bad("a limit table needs a rate");
+    limit.encoded = {reinterpret_cast<const char*>(start),
+                     static_cast<std::size_t>(cursor_.position() - start)};
+    return {};
+  }
+
+  Problem read_cost(std::int64_t& cost) {
+    if (cursor_.take_nil()) return {};
+    if (!cursor_.read_integer(cost)) return bad("cost must be an integer");
+    return cost < 0 ? bad("cost is negative") : Problem{};
+  }
+
+  Problem read_options(Query& query) {
+    if (cursor_.take_nil()) return {};
+    std::uint32_t pairs = 0;
+    if (!cursor_.read_map(pairs)) return bad("options must be a table");
+    for (std::uint32_t i = 0; i < pairs; ++i) {
+      std::string_view option;
+      if (!cursor_.read_text(option)) return bad("an option's name must be a string");
+      if (option != "deadline_us") return bad("unknown option");
+      if (query.deadline_us) return bad("deadline_us stands twice");
+      if (cursor_.take_nil()) continue;
+      if (!cursor_.read_integer(query.deadline_us.emplace())) return bad("deadline_us must be an integer");
+      if (*query.deadline_us < 0) return bad("deadline_us is negative");
+    }
+    return {};
+  }
+
+  Cursor& cursor_;
+};
+
+std::size_t distance(std::span<const std::byte> bytes, const std::byte* position) {
+  return static_cast<std::size_t>(position - bytes.data());
+}
+
+// The way of nearly every message: a well-formed request for a method that we have, read in one pass.
+bool read_plain_request(std::span<const std::byte> bytes, Message& message) {
+  Cursor cursor(bytes);
+  std::uint32_t fields = 0;
+  std::int64_t type = 0;
+  std::string_view method;
+  Request& request = message.request;
+  if (!cursor.read_array(fields) || fields != 4) return false;
+  if (!cursor.read_integer(type) || type != kRequest) return false;
+  if (!cursor.read_unsigned(request.msgid) || !cursor.read_text(method)) return false;
+  request.method = method_of(method);
+  if (request.method == Method::other) return false;
+  if (ParamReader(cursor).read_params(request.method, request.query)) return false;
+  message.kind = Message::Kind::request;
+  message.size = distance(bytes, cursor.position());
+  return message.size <= kMaxRequestBytes;
+}
+
+// A request whose head was read but whose end cannot be found: refuse it by name, then give the stream up.
+Message ends_with(std::uint64_t msgid, ErrorCode code, std::string_view reason) {
+  Message message;
+  message.kind = Message::Kind::request;
+  message.ends_stream = true;
+  message.request.msgid = msgid;
+  message.request.refusal = Refusal{code, reason};
+  return message;
+}
+
+// Everything else: finds the message's end first, then says what is wrong with it.
+Message read_any_message(std::span<const std::byte> bytes) {
+  const bool is_over_cap = bytes.size() > kMaxRequestBytes;
+  const auto window = is_over_cap ? bytes.first(kMaxRequestBytes) : bytes;
+  Message message;
+  message.kind = Message::Kind::violation;
+
+  Cursor head(window);
+  std::uint32_t fields = 0;
+  std::int64_t type = -1;
+  std::uint64_t msgid = 0;
+  // The head decides whether there is anybody to answer; while it may still be incomplete, wait for it.
+  const bool has_type = head.read_array(fields) && fields >= 3 && head.read_integer(type);
+  if (!has_type && head.failure() == Cursor::Failure::starved) return Message{};
+  if (!has_type || (type != kRequest && type != kNotification)) return message;
+  const bool has_msgid = type == kRequest && head.read_unsigned(msgid);
+  if (type == kRequest && !has_msgid) {
+    return head.failure() == Cursor::Failure::starved ? Message{} : message;
+  }
+
+  Cursor whole(window);
+  if (!whole.skip(kMaxDepth)) {
+    const bool is_starved = whole.failure() == Cursor::Failure::starved;
+    if (is_starved && !is_over_cap) return Message{};
+    if (!has_msgid) return message;
+    return is_starved ? ends_with(msgid, ErrorCode::too_large, "request is over 8192 bytes")
+                      : ends_with(msgid, ErrorCode::bad_request, "malformed, or nested more than 8 deep");
+  }
+  message.size = distance(window, whole.position());
+  if (type == kNotification) {
+    message.kind = fields == 3 ? Message::Kind::notification : Message::Kind::violation;
+    return message;
+  }
+
+  message.kind = Message::Kind::request;
+  message.request.msgid = msgid;
+  auto& refusal = message.request.refusal;
+  std::string_view method;
+  if (fields != 4) {
+    refusal = Refusal{ErrorCode::bad_request, "a request is [0, msgid, method, params]"};
+  } else if (!head.read_text(method)) {
+    refusal = Refusal{ErrorCode::bad_request, "method must be a string"};
+  } else if (message.request.method = method_of(method); message.request.method == Method::other) {
+    refusal = Refusal{ErrorCode::unknown_method, "no such method on this socket"};
+  } else {
+    refusal = ParamReader(head).read_params(message.request.method, message.request.query);
+  }
+  return message;
+}
+
+}  // namespace
+
+std::string_view name_of(ErrorCode code) {
+  static constexpr std::array<std::string_view, 8> kNames = {
+      "bad_request", "unknown_method", "unknown_limit", "too_large",
+      "overloaded",  "forbidden",      "shutting_down", "internal"};
+  return kNames[static_cast<std::size_t>(code)];
+}
+
+Message read_message(std::span<const std::byte> bytes) {
+  Message message;
+  if (bytes.empty() || read_plain_request(bytes, message)) return message;
+  return read_any_message(bytes);
+}
+
+}  // namespace allowd::protocol

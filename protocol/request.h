@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: MIT
+//
+// Turns the bytes that a client sent into requests.
+//
+// Incremental: hand in all bytes not yet consumed, take one message off their front, repeat.
+//
+// Ownership  A Request borrows from the bytes; use it before they change. Nothing is copied or allocated.
+// Errors     A request that can be named (its msgid is known) but not served carries `Refusal`; a stream that
+// has
+//            lost its framing is `violation`, and its connection has to be closed.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string_view>
+
+namespace allowd::protocol {
+
+enum class Method : std::uint8_t { allow, peek, ping, info, stats, other };
+
+enum class ErrorCode : std::uint8_t {
+  bad_request,
+  unknown_method,
+  unknown_limit,
+  too_large,
+  overloaded,
+  forbidden,
+  shutting_down,
+  internal,
+};
+
+[[nodiscard]] std::string_view name_of(ErrorCode code);
+
+// A limit that the application brings along: `{"name": ..., "rate": ..., "burst": ...}`.
+struct InlineLimit {
+  std::string_view name;
+  std::string_view rate;
+  std::optional<std::int64_t> burst;  // permits
+  std::string_view encoded;           // the whole map as it came: the same bytes mean the same limit
+};
+
+struct Query {
+  std::string_view limit;                     // a configured name, unless `defined_inline`
+  std::optional<InlineLimit> defined_inline;  // the limit's own definition
+  std::string_view key;
+  std::int64_t cost = 1;                    // never negative
+  std::optional<std::int64_t> deadline_us;  // from when the agent reads the query; never negative
+};
+
+struct Refusal {
+  ErrorCode code;
+  std::string_view reason;  // static text
+};
+
+struct Request {
+  std::uint64_t msgid = 0;  // echoed, never checked
+  Method method = Method::other;
+  Query query;                     // of `allow` and `peek`
+  std::optional<Refusal> refusal;  // answer this instead of serving the request
+};
+
+struct Message {
+  enum class Kind : std::uint8_t {
+    request,       // `request` is filled
+    notification,  // to be counted and ignored
+    incomplete,    // nothing consumed: come back with more bytes
+    violation,     // not MessagePack-RPC: close the connection
+  };
+  Kind kind = Kind::incomplete;
+  std::size_t size = 0;      // bytes that the message takes
+  bool ends_stream = false;  // its end is unknown: answer the refusal, then close
+  Request request;
+};
+
+// Reads the first message of `bytes`.
+[[nodiscard]] Message read_message(std::span<const std::byte> bytes);
+
+}  // namespace allowd::protocol
