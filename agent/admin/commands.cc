@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: MIT
+#include "agent/admin/commands.h"
+
+#include <algorithm>
+#include <memory>
+
+#include "agent/config/units.h"
+#include "protocol/caps.h"
+#include "protocol/quoted.h"
+
+namespace allowd::admin {
+namespace {
+
+std::string error(std::string_view code, std::string_view text) {
+  return "error: " + std::string(code) + ": " + std::string(text) + "\n";
+}
+
+std::string describe(const protocol::Query& query, const protocol::Decision& decision) {
+  using protocol::Value;
+  return Value(Value::Map{{"limit", protocol::quoted(query.limit)},
+                          {"key", protocol::quoted(query.key)},
+                          {"verdict", name_of(decision.verdict)},
+                          {"source", name_of(decision.source)},
+                          {"capacity", decision.limit},
+                          {"remaining", decision.remaining},
+                          {"retry_after_us", decision.retry_after_us},
+                          {"reset_after_us", decision.reset_after_us},
+                          {"more_after_us", decision.more_after_us}})
+      .to_text();
+}
+
+// Waits for the store's answer about one key, then goes.
+class KeyQuestion final : public decide::Asker {
+ public:
+  KeyQuestion(std::string limit, std::string key, Commands::Reply reply)
+      : limit_(std::move(limit)), key_(std::move(key)), reply_(std::move(reply)) {}
+
+  [[nodiscard]] protocol::Query query() const {
+    protocol::Query query;
+    query.limit = limit_;
+    query.key = key_;
+    return query;
+  }
+  void answer(const protocol::Decision& decision) { reply_(describe(query(), decision)); }
+  void on_decision(std::uint64_t, const protocol::Decision& decision) override {
+    answer(decision);
+    delete this;  // made by Commands::key for this one call
+  }
+
+ private:
+  std::string limit_;
+  std::string key_;
+  Commands::Reply reply_;
+};
+
+}  // namespace
+
+Commands::Commands(const Reporter& reporter, decide::LimitTable& limits, decide::Decider& decider)
+    : reporter_(reporter), limits_(limits), decider_(decider) {}
+
+const std::vector<Commands::Command>& Commands::table() {
+  static const std::vector<Command> commands = {
+      {"help", "", "this list", 0, 0, &Commands::help},
+      {"ping", "", "answers pong", 0, 0, &Commands::ping},
+      {"info", "", "version, store, limits, as `path: value` lines", 0, 0, &Commands::info},
+      {"stats", "[json|prom]", "counters, as text, JSON or Prometheus's format", 0, 1, &Commands::stats},
+      {"limits", "", "the configured limits", 0, 0, &Commands::limits},
+      {"key", "LIMIT KEY", "what a key has left; charges nothing. Quote bytes as \"a\\x00b\"", 2, 2,
+       &Commands::key},
+  };
+  return commands;
+}
+
+void Commands::run(std::string_view line, store::SteadyTime now, const Reply& reply) {
+  auto words = protocol::split_words(line);
+  if (!words)
+    return reply(error("bad_request", "a quote is not closed, or an escape is not \\\" \\\\ or \\xNN"));
+  if (words->empty()) return reply(error("bad_request", "no command; try help"));
+  const auto command = std::find_if(table().begin(), table().end(), [&](const Command& candidate) {
+    return candidate.name == words->front();
+  });
+  if (command == table().end()) {
+    return reply(error("unknown_command", protocol::quoted(words->front()) + "; try help"));
+  }
+  words->erase(words->begin());
+  if (words->size() < command->least_words || words->size() > command->most_words) {
+    return reply(
+        error("bad_request", "usage: " + std::string(command->name) + " " + std::string(command->arguments)));
+  }
+  (this->*command->run)(*words, now, reply);
+}
+
+void Commands::help(const Words&, store::SteadyTime, const Reply& reply) {
+  std::string text;
+  for (const Command& command : table()) {
+    std::string usage = std::string(command.name) + " " + std::string(command.arguments);
+    usage.resize(std::max<std::size_t>(usage.size(), 20), ' ');
+    text += usage + "  " + std::string(command.purpose) + "\n";
+  }
+  reply(text);
+}
+
+void Commands::ping(const Words&, store::SteadyTime, const Reply& reply) {
+  reply("pong\n");
+}
+
+void Commands::info(const Words&, store::SteadyTime now, const Reply& reply) {
+  reply(reporter_.info(now).to_text());
+}
+
+void Commands::stats(const Words& arguments, store::SteadyTime, const Reply& reply) {
+  if (arguments.empty()) return reply(reporter_.stats_as_text());
+  if (arguments[0] == "json") return reply(reporter_.stats().to_json() + "\n");
+  if (arguments[0] == "prom") return reply(reporter_.stats_for_prometheus());
+  reply(error("bad_request", "usage: stats [json|prom]"));
+}
+
+void Commands::limits(const Words&, store::SteadyTime, const Reply& reply) {
+  std::string text = "# name rate burst window on_failure deadline\n";
+  for (const decide::LimitPtr& limit : limits_.configured()) {
+    text += protocol::quoted(limit->name) + " " + config::print(limit->bucket.rate()) + " " +
+            std::to_string(limit->bucket.burst()) + " " + config::print(limit->bucket.window()) + " " +
+            std::string(config::name_of(limit->on_failure)) + " " + config::print(limit->deadline) + "\n";
+  }
+  reply(text);
+}
+
+void Commands::key(const Words& arguments, store::SteadyTime now, const Reply& reply) {
+  if (arguments[1].size() > protocol::kMaxKeyBytes)
+    return reply(error("too_large", "key is over 1024 bytes"));
+  auto question = std::make_unique<KeyQuestion>(arguments[0], arguments[1], reply);
+  const auto outcome = decider_.ask(limiter::Operation::peek, question->query(), now, *question, 0);
+  switch (outcome.kind) {
+    case decide::Outcome::Kind::decided:
+      return question->answer(outcome.decision);
+    case decide::Outcome::Kind::refused:
+      return reply(error(name_of(outcome.code), outcome.reason));
+    case decide::Outcome::Kind::deferred:
+      static_cast<void>(question.release());  // deletes itself
+  }
+}
+
+}  // namespace allowd::admin

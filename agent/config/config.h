@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: MIT
+//
+// The configuration as checked values. CONFIG.md describes every option; a test holds the two together.
+//
+// Strict: an unknown or repeated key, a wrong type or unit, a value out of range is an error that names file,
+// line and key. What later versions will have is named as not supported rather than as unknown.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "agent/limiter/token_bucket.h"
+#include "agent/result/result.h"
+#include "agent/store/redis/endpoint.h"
+
+namespace allowd::config {
+
+// What answers when the store cannot.
+enum class FailurePolicy : std::uint8_t { allow, deny };
+[[nodiscard]] std::string_view name_of(FailurePolicy policy);
+
+struct AgentConfig {
+  std::string socket;  // empty: found by the rules in OPERATING.md
+  std::uint32_t socket_mode = 0660;
+  std::string socket_group;  // empty: the process's own
+  std::string admin_socket;  // empty: derived from the socket
+  std::int64_t max_connections = 1024;
+  std::int64_t max_keys = 262'144;
+  limiter::Micros deadline = std::chrono::milliseconds(20);
+};
+
+struct RedisConfig {
+  store::RedisEndpoint endpoint;
+  std::string prefix = "allowd";
+  limiter::Micros reconnect_max = std::chrono::seconds(2);
+};
+
+struct LimitConfig {
+  std::string name;
+  limiter::TokenBucket bucket;
+  FailurePolicy on_failure = FailurePolicy::allow;
+  limiter::Micros deadline;  // the agent's unless the limit has its own
+};
+
+struct Config {
+  AgentConfig agent;
+  std::optional<RedisConfig> redis;  // none: the memory store
+  std::vector<LimitConfig> limits;   // in the order of their names
+};
+
+// `file` is for messages only. Errors read "file:line: key: reason".
+[[nodiscard]] Result<Config> parse_config(std::string_view text, std::string_view file);
+[[nodiscard]] Result<Config> load_config(const std::string& path);
+
+// One limit's table alone, as JSON lines bring them to `replay`: {"rate": "5/s", "burst": 5}.
+[[nodiscard]] Result<LimitConfig> parse_limit(std::string_view toml, std::string_view name);
+
+// The effective configuration as TOML, every default written out, passwords left out.
+[[nodiscard]] std::string to_toml(const Config& config);
+// Sixteen hex digits that change with to_toml.
+[[nodiscard]] std::string hash_of(const Config& config);
+
+}  // namespace allowd::config

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: MIT
+//
+// Answers queries: finds the limit, asks the store, and when the store does not answer in time applies the
+// limit's failure policy. This is the one place that fails open or closed.
+//
+// Every query is answered exactly once: by `ask` itself, or by one call of its asker, no later than the turn
+// in which its deadline has passed.
+//
+// Threads    One.
+// Ownership  An asker must outlive its open queries; it learns of each one's end.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "agent/decide/deadline_queue.h"
+#include "agent/decide/limit_table.h"
+#include "agent/store/store.h"
+#include "protocol/decision.h"
+#include "protocol/request.h"
+
+namespace allowd::decide {
+
+using store::SteadyTime;
+
+class Asker {
+ public:
+  virtual void on_decision(std::uint64_t msgid, const protocol::Decision& decision) = 0;
+
+ protected:
+  ~Asker() = default;
+};
+
+struct Outcome {
+  enum class Kind : std::uint8_t {
+    decided,   // `decision`, which borrows its tier from the limit table
+    refused,   // `code` and `reason`
+    deferred,  // the asker will be called
+  };
+  Kind kind = Kind::deferred;
+  protocol::Decision decision{};
+  protocol::ErrorCode code = protocol::ErrorCode::internal;
+  std::string reason{};
+};
+
+class Decider final : private store::AnswerSink, public stats::MetricSource {
+ public:
+  // Longer deadlines are cut to this.
+  static constexpr limiter::Micros kLongestDeadline = std::chrono::minutes(1);
+
+  Decider(store::Store& store, LimitTable& limits, stats::Registry& registry);
+
+  // `operation` is take or peek. `now` is when the turn began.
+  Outcome ask(limiter::Operation operation, const protocol::Query& query, SteadyTime now, Asker& asker,
+              std::uint64_t msgid);
+
+  // Answers what has run out of time. Call at the end of each turn, when all that had arrived has been read.
+  void expire(SteadyTime now);
+  // When `expire` is needed next, if at all.
+  [[nodiscard]] std::optional<SteadyTime> next_deadline() const;
+  // Notes how long the queries took that were answered within the turn that began at `start`.
+  void end_turn(SteadyTime start, SteadyTime end);
+
+  [[nodiscard]] std::size_t open_queries() const { return deadlines_.size(); }
+  void collect(std::vector<stats::Metric>& metrics) const override;
+
+ private:
+  // A query that waits for the store, or whose answer from the store is still to come after it was answered.
+  struct Open {
+    Asker* asker = nullptr;  // null: answered
+    std::uint64_t msgid = 0;
+    LimitPtr limit;
+    SteadyTime asked_at{};
+    std::uint32_t generation = 0;
+    Fate fate = Fate::delivered;  // what it was told, if it was answered before the store did
+  };
+
+  Fate on_answer(std::uint64_t ticket, const store::Answer& answer, SteadyTime now) override;
+  [[nodiscard]] bool is_waiting(std::uint64_t ticket) const override;
+
+  Outcome start_waiting(const store::Question& question, const LimitPtr& limit, limiter::Micros wait,
+                        SteadyTime now, Asker& asker, std::uint64_t msgid);
+  [[nodiscard]] DeadlineQueue::Slot take_slot();
+  void release(DeadlineQueue::Slot slot);
+  [[nodiscard]] protocol::Decision from_store(const store::Answer& answer) const;
+  [[nodiscard]] protocol::Decision by_policy(const Limit& limit, SteadyTime now) const;
+  Outcome decided_now(const protocol::Decision& decision, const Limit& limit);
+  static void count(const protocol::Decision& decision, const Limit& limit);
+
+  store::Store& store_;
+  LimitTable& limits_;
+  stats::Registry& registry_;
+  std::vector<Open> open_;
+  std::vector<DeadlineQueue::Slot> free_;
+  DeadlineQueue deadlines_;
+  std::array<std::uint64_t, protocol::kSources> decided_this_turn_{};
+  std::uint64_t expired_total_ = 0;
+  std::uint64_t late_answers_total_ = 0;
+};
+
+}  // namespace allowd::decide

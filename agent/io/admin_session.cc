@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: MIT
+#include "agent/io/admin_session.h"
+
+#include <string_view>
+
+namespace allowd::io {
+
+std::size_t AdminSession::serve(std::span<const std::byte> bytes) {
+  const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  std::size_t used = 0;
+  while (!must_pause()) {
+    const std::size_t end_of_line = text.find('\n', used);
+    if (end_of_line == std::string_view::npos) break;
+    std::string_view line = text.substr(used, end_of_line - used);
+    if (line.ends_with('\r')) line.remove_suffix(1);
+    used = end_of_line + 1;
+    ++open_commands_;
+    commands_.run(line, loop().now(), [self = self_](const std::string& reply) {
+      if (*self != nullptr) (*self)->answer(reply);
+    });
+  }
+  if (!must_pause() && text.size() - used > kMaxLineBytes) {
+    out().append("error: too_large: a command may have 8192 bytes\n\n");
+    has_replied();
+    finish();
+  }
+  return used;
+}
+
+void AdminSession::answer(const std::string& text) {
+  --open_commands_;
+  if (has_ended()) return host().retire(*this);
+  out().append(text);
+  out().append("\n");
+  has_replied();
+}
+
+}  // namespace allowd::io

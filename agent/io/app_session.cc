@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: MIT
+#include "agent/io/app_session.h"
+
+#include "protocol/reply.h"
+
+namespace allowd::io {
+
+using protocol::ErrorCode;
+using protocol::Message;
+using protocol::Method;
+
+std::size_t AppSession::serve(std::span<const std::byte> bytes) {
+  std::size_t used = 0;
+  while (used < bytes.size() && !must_pause()) {
+    const Message message = protocol::read_message(bytes.subspan(used));
+    switch (message.kind) {
+      case Message::Kind::request:
+        serve_request(message.request);
+        break;
+      case Message::Kind::notification:
+        ++counters_.notifications;
+        break;
+      case Message::Kind::incomplete:
+        return used;
+      case Message::Kind::violation:
+        end(End::violation);
+        return used;
+    }
+    if (message.ends_stream) {
+      finish();
+      return used;
+    }
+    used += message.size;
+  }
+  return used;
+}
+
+void AppSession::serve_request(const protocol::Request& request) {
+  ++counters_.requests;
+  has_replied();
+  if (request.refusal) return refuse(request.msgid, request.refusal->code, request.refusal->reason);
+  if (host().is_draining()) return refuse(request.msgid, ErrorCode::shutting_down, "the agent is stopping");
+  switch (request.method) {
+    case Method::allow:
+    case Method::peek:
+      return serve_query(request);
+    case Method::ping:
+      return protocol::write_pong(out(), request.msgid);
+    case Method::info:
+      return protocol::write_report(out(), request.msgid, reporter_.info(loop().now()));
+    case Method::stats:
+      return protocol::write_report(out(), request.msgid, reporter_.stats());
+    case Method::other:
+      return refuse(request.msgid, ErrorCode::unknown_method, "no such method on this socket");
+  }
+}
+
+void AppSession::serve_query(const protocol::Request& request) {
+  if (open_queries_ >= kMaxOpenQueries) {
+    ++counters_.overloads;
+    return refuse(request.msgid, ErrorCode::overloaded, "4096 queries of this connection wait for the store");
+  }
+  const auto operation = request.method == Method::peek ? limiter::Operation::peek : limiter::Operation::take;
+  const auto outcome = decider_.ask(operation, request.query, loop().now(), *this, request.msgid);
+  switch (outcome.kind) {
+    case decide::Outcome::Kind::decided:
+      return protocol::write_decision(out(), request.msgid, outcome.decision);
+    case decide::Outcome::Kind::refused:
+      return refuse(request.msgid, outcome.code, outcome.reason);
+    case decide::Outcome::Kind::deferred:
+      ++open_queries_;
+      return;
+  }
+}
+
+void AppSession::on_decision(std::uint64_t msgid, const protocol::Decision& decision) {
+  --open_queries_;
+  if (has_ended()) {
+    if (open_queries_ == 0) host().retire(*this);
+    return;
+  }
+  protocol::write_decision(out(), msgid, decision);
+  has_replied();
+}
+
+void AppSession::refuse(std::uint64_t msgid, ErrorCode code, std::string_view reason) {
+  ++counters_.refusals;
+  protocol::write_error(out(), msgid, code, reason);
+}
+
+}  // namespace allowd::io

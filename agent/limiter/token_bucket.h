@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: MIT
+//
+// The token bucket, exact in integers.
+//
+// A rate of count/period is reduced by their gcd to c tokens per `unit` microseconds. What is missing from
+// full is counted in 1/unit tokens, so that one microsecond refills exactly c of them: nothing is ever
+// rounded away, and all values stay below 2^52, where the doubles of Redis's Lua are integers too.
+//
+// The bucket is the definition alone; the state of a key is a BucketState, kept by a store.
+//
+// Ownership  Plain values; copy them freely.
+// Units      Costs are whole permits, times shard microseconds.
+// Errors     `make` refuses what the arithmetic cannot hold; nothing else fails. A `now` that steps back
+// grants
+//            nothing.
+// Source     The integer form of the classic bucket; ngtcp2's ratelimiter and bucket4j carry remainders
+// alike.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "agent/limiter/decision.h"
+#include "agent/limiter/time.h"
+#include "agent/result/result.h"
+
+namespace allowd::limiter {
+
+struct Rate {
+  std::int64_t count = 1;  // permits per period
+  Micros period{1};
+
+  bool operator==(const Rate&) const = default;
+};
+
+// What one key has used. `unit` 0: nothing is known of the key, and so nothing is used.
+struct BucketState {
+  std::int64_t unit = 0;  // `used` counts in 1/unit permits
+  std::int64_t used = 0;  // what is missing from full
+  TimePoint last{};       // when `used` was true
+
+  [[nodiscard]] bool exists() const { return unit != 0; }
+};
+
+class TokenBucket {
+ public:
+  // Fails unless count, period and burst are at least 1 and a full bucket stays below 2^52 units.
+  static Result<TokenBucket> make(Rate rate, std::int64_t burst);
+
+  // Applies `operation` to the state and answers. A refused cost changes nothing.
+  Decision apply(BucketState& state, Operation operation, std::int64_t cost, TimePoint now) const;
+
+  // Brings the state to `now` under this definition: use counted in another unit is converted (rounded up),
+  // time refills. Afterwards state.unit is this bucket's, and state.last is never earlier than before.
+  void advance(BucketState& state, TimePoint now) const;
+
+  // The numbers of a bucket that misses `used` units, about a question for `cost` that got `verdict`. This is
+  // all that a remote store has to send back.
+  [[nodiscard]] Decision describe(std::int64_t used, std::int64_t cost, Verdict verdict) const;
+
+  [[nodiscard]] bool can_hold(std::int64_t cost) const { return cost <= burst_; }
+  [[nodiscard]] std::int64_t burst() const { return burst_; }
+  [[nodiscard]] std::int64_t unit() const { return unit_; }      // units in a permit
+  [[nodiscard]] std::int64_t refill() const { return refill_; }  // units that come back in a microsecond
+  [[nodiscard]] std::int64_t full() const { return full_; }      // burst * unit
+  [[nodiscard]] Micros window() const { return window_; }        // from empty to full
+  [[nodiscard]] Rate rate() const { return rate_; }
+  // How long an idle state may still matter.
+  [[nodiscard]] Micros time_to_full(std::int64_t used) const;
+
+  bool operator==(const TokenBucket&) const = default;
+
+ private:
+  TokenBucket() = default;
+
+  Rate rate_;
+  std::int64_t burst_ = 0;
+  std::int64_t unit_ = 0;
+  std::int64_t refill_ = 0;
+  std::int64_t full_ = 0;
+  Micros window_{0};
+};
+
+// Use above this is counted as this: 2^52 units, the largest that doubles add to exactly.
+inline constexpr std::int64_t kMaxUsed = std::int64_t{1} << 52;
+
+}  // namespace allowd::limiter

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: MIT
+#include "agent/loop/loop.h"
+
+#include <cstdio>
+#include <cstdlib>
+#include <initializer_list>
+
+namespace allowd::loop {
+namespace {
+
+template <class Handle>
+void close_and_delete(Handle* handle) {
+  uv_close(reinterpret_cast<uv_handle_t*>(handle),
+           [](uv_handle_t* closed) { delete reinterpret_cast<Handle*>(closed); });
+}
+
+Loop& owner_of(void* handle) {
+  return *static_cast<Loop*>(uv_handle_get_data(static_cast<uv_handle_t*>(handle)));
+}
+
+}  // namespace
+
+Loop::Loop()
+    : loop_(std::make_unique<uv_loop_t>()),
+      read_buffer_(kHeadroomBytes + kReadBytes),
+      turn_start_(new uv_prepare_t),
+      turn_end_(new uv_check_t),
+      waker_(new uv_timer_t),
+      hurry_(new uv_idle_t) {
+  if (uv_loop_init(loop_.get()) != 0) {
+    std::fputs("allowd: cannot create an event loop\n", stderr);
+    std::abort();  // neither memory nor file descriptors: nothing can be done
+  }
+  uv_prepare_init(raw(), turn_start_);
+  uv_check_init(raw(), turn_end_);
+  uv_timer_init(raw(), waker_);
+  uv_idle_init(raw(), hurry_);
+  turn_start_->data = turn_end_->data = waker_->data = hurry_->data = this;
+  uv_prepare_start(turn_start_, [](uv_prepare_t* handle) { owner_of(handle).has_now_ = false; });
+  uv_check_start(turn_end_, [](uv_check_t* handle) { owner_of(handle).end_turn(); });
+  // None of these keeps the loop alive.
+  for (void* handle : std::initializer_list<void*>{turn_start_, turn_end_, waker_, hurry_}) {
+    uv_unref(static_cast<uv_handle_t*>(handle));
+  }
+}
+
+Loop::~Loop() {
+  close_and_delete(turn_start_);
+  close_and_delete(turn_end_);
+  close_and_delete(waker_);
+  close_and_delete(hurry_);
+  constexpr int kTurnsToClose = 100;
+  for (int turn = 0; turn < kTurnsToClose; ++turn) {
+    uv_run(raw(), UV_RUN_NOWAIT);
+    if (uv_loop_close(raw()) == 0) return;
+  }
+  if (loop_->active_reqs.count > 0) {
+    // A thread of libuv's hangs in a name look-up; exiting does not wait for it, so it keeps its loop.
+    static_cast<void>(loop_.release());
+    return;
+  }
+  std::fputs("allowd: a handle was leaked\n", stderr);
+  uv_print_all_handles(raw(), stderr);
+  std::abort();
+}
+
+SteadyTime Loop::exact_now() {
+  return SteadyTime{Micros{static_cast<std::int64_t>(uv_hrtime() / 1000)}};
+}
+
+SteadyTime Loop::now() {
+  if (!has_now_) {
+    now_ = exact_now();
+    has_now_ = true;
+  }
+  return now_;
+}
+
+void Loop::end_turn() {
+  uv_idle_stop(hurry_);
+  for (const auto& work : turn_end_work_)
+    work();
+  has_now_ = false;
+}
+
+void Loop::wake_by(SteadyTime when) {
+  if (when >= wake_at_) return;
+  wake_at_ = when;
+  uv_update_time(raw());
+  const auto wait = std::chrono::ceil<std::chrono::milliseconds>(when - now());
+  // One more, since libuv cuts the current time off to a millisecond and would wake too early.
+  const auto wait_ms = static_cast<std::uint64_t>(wait.count() > 0 ? wait.count() + 1 : 1);
+  uv_timer_start(
+      waker_,
+      [](uv_timer_t* handle) {
+        // The turn that this starts does the work; see that it does not wait for sockets first.
+        Loop& loop = owner_of(handle);
+        loop.wake_at_ = SteadyTime::max();
+        loop.run_another_turn();
+      },
+      wait_ms, 0);
+}
+
+void Loop::run_another_turn() {
+  uv_idle_start(hurry_, [](uv_idle_t*) {});
+}
+
+void Loop::run() {
+  uv_run(raw(), UV_RUN_DEFAULT);
+}
+
+}  // namespace allowd::loop

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: MIT
+//
+// The event loop, in turns: time is read once per turn, and whoever has gathered work during a turn (batches,
+// replies) sends it off at the turn's end.
+//
+// libuv runs timers before it reads sockets. Deadlines therefore are not timers of ours: they are looked at
+// when the turn ends, after everything that had arrived was read. `wake_by` merely makes sure that a turn
+// happens.
+//
+// Threads    One loop, one thread.
+// Ownership  Outlives everything that was made on it; its destructor runs what is left of closing handles and
+//            aborts if a handle was leaked.
+#pragma once
+
+#include <uv.h>
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+namespace allowd::loop {
+
+using Micros = std::chrono::duration<std::int64_t, std::micro>;
+using SteadyTime = std::chrono::time_point<std::chrono::steady_clock, Micros>;
+
+class Loop {
+ public:
+  Loop();
+  ~Loop();
+  Loop(const Loop&) = delete;
+  Loop& operator=(const Loop&) = delete;
+
+  [[nodiscard]] uv_loop_t* raw() { return loop_.get(); }
+
+  // When this turn began (the first time that anybody asked).
+  [[nodiscard]] SteadyTime now();
+  // The time at this very moment, for what has to be measured within a turn.
+  [[nodiscard]] static SteadyTime exact_now();
+
+  // Runs at the end of every turn, in the order of registration, for as long as the loop lives.
+  void at_turn_end(std::function<void()> work) { turn_end_work_.push_back(std::move(work)); }
+  // Makes a turn end no later than about two milliseconds after `when`. Only the earliest wish is kept;
+  // whoever still needs to be woken says so again when a turn ends.
+  void wake_by(SteadyTime when);
+
+  // The next turn does not wait for anything to happen.
+  void run_another_turn();
+
+  void run();
+  void stop() { uv_stop(loop_.get()); }
+
+  // One buffer for all reads: libuv reads synchronously after asking for it. In front of the part that is
+  // read into there is room to put an unfinished message of the same stream.
+  static constexpr std::size_t kHeadroomBytes = 64 * 1024;
+  static constexpr std::size_t kReadBytes = 64 * 1024;
+  [[nodiscard]] std::span<char> read_buffer() { return read_buffer_; }
+
+ private:
+  void end_turn();
+
+  std::unique_ptr<uv_loop_t> loop_;
+  std::vector<char> read_buffer_;
+  std::vector<std::function<void()>> turn_end_work_;
+  uv_prepare_t* turn_start_;
+  uv_check_t* turn_end_;
+  uv_timer_t* waker_;
+  uv_idle_t* hurry_;  // active for a turn that must not wait for sockets
+  SteadyTime now_{};
+  bool has_now_ = false;
+  SteadyTime wake_at_ = SteadyTime::max();
+};
+
+}  // namespace allowd::loop

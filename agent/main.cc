@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: MIT
+//
+// The daemon, as a list of what it is made of.
+
+#include <spdlog/spdlog.h>
+#include <sys/resource.h>
+
+#include <CLI/CLI.hpp>
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <iostream>
+#include <memory>
+#include <random>
+
+#include "agent/admin/commands.h"
+#include "agent/admin/reporter.h"
+#include "agent/config/config.h"
+#include "agent/decide/decider.h"
+#include "agent/io/server.h"
+#include "agent/io/service_manager.h"
+#include "agent/io/signals.h"
+#include "agent/io/socket_path.h"
+#include "agent/log_setup.h"
+#include "agent/loop/loop.h"
+#include "agent/loop/timer.h"
+#include "agent/replay/replay.h"
+#include "agent/store/memory/memory_store.h"
+#include "agent/store/redis/redis_store.h"
+
+namespace allowd {
+namespace {
+
+constexpr int kFailed = 1;
+
+std::uint64_t random_bits() {
+  std::random_device device;
+  return std::uint64_t{device()} << 32 | device();
+}
+
+// Descriptors that are not clients': sockets, Redis, DNS, files.
+constexpr rlim_t kReservedFds = 64;
+
+// Raises the soft limit to the hard one, and says how many clients that leaves room for.
+std::size_t clients_that_fit(std::size_t wanted) {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return wanted;
+  limit.rlim_cur = limit.rlim_max;
+  ::setrlimit(RLIMIT_NOFILE, &limit);
+  ::getrlimit(RLIMIT_NOFILE, &limit);
+  const rlim_t room = limit.rlim_cur > 2 * kReservedFds ? limit.rlim_cur - kReservedFds : kReservedFds;
+  if (wanted <= room) return wanted;
+  spdlog::warn("max_connections is cut to {}: only {} file descriptors may be open", room, limit.rlim_cur);
+  return room;
+}
+
+Result<config::Config> load(const std::string& path) {
+  if (path.empty()) return config::Config{};
+  return config::load_config(path);
+}
+
+Failure find_sockets(config::AgentConfig& agent) {
+  if (agent.socket.empty()) {
+    auto path = io::default_socket_path();
+    if (!path) return std::move(path.error());
+    agent.socket = *path;
+  }
+  if (agent.admin_socket.empty()) agent.admin_socket = io::derive_admin_path(agent.socket);
+  return {};
+}
+
+std::unique_ptr<store::MemoryStore> make_memory_store(const config::Config& config) {
+  const auto wall = std::chrono::time_point_cast<limiter::Micros>(std::chrono::system_clock::now());
+  return std::make_unique<store::MemoryStore>(store::MemoryStore::Options{
+      .max_keys = static_cast<std::size_t>(config.agent.max_keys),
+      .epoch_offset = wall.time_since_epoch() - loop::Loop::exact_now().time_since_epoch(),
+      .secret = {random_bits(), random_bits(), random_bits(), random_bits()}});
+}
+
+std::unique_ptr<store::RedisStore> make_redis_store(const config::RedisConfig& redis, loop::Loop& loop) {
+  store::RedisStore::Options options;
+  options.link = {.endpoint = redis.endpoint,
+                  .reconnect_max = redis.reconnect_max,
+                  .script = {},
+                  .random_seed = random_bits()};
+  options.prefix = redis.prefix;
+  return std::make_unique<store::RedisStore>(loop, std::move(options));
+}
+
+int serve(config::Config config) {
+  if (auto problem = find_sockets(config.agent)) {
+    spdlog::critical("{}", problem->message);
+    return kFailed;
+  }
+  loop::Loop loop;
+  const auto started = loop.now();
+  stats::Registry registry;
+  decide::LimitTable limits(config, registry);
+
+  std::unique_ptr<store::MemoryStore> memory;
+  std::unique_ptr<store::RedisStore> redis;
+  if (config.redis) {
+    redis = make_redis_store(*config.redis, loop);
+  } else {
+    memory = make_memory_store(config);
+    spdlog::info("no [redis] is configured: limits are kept in memory, per host");
+  }
+  store::Store& store = redis ? static_cast<store::Store&>(*redis) : *memory;
+
+  decide::Decider decider(store, limits, registry);
+  const admin::Reporter reporter(ALLOWD_VERSION, config::hash_of(config), limits, store, registry, started);
+  admin::Commands commands(reporter, limits, decider);
+  io::Server server(
+      loop,
+      {.app = {config.agent.socket, config.agent.socket_mode, config.agent.socket_group},
+       .admin = {config.agent.admin_socket, 0600, ""},
+       .max_connections = clients_that_fit(static_cast<std::size_t>(config.agent.max_connections))},
+      decider, reporter, commands);
+  for (const stats::MetricSource* source :
+       std::initializer_list<const stats::MetricSource*>{&server, &decider, &store}) {
+    registry.add_source(*source);
+  }
+
+  loop::Timer janitor(loop);
+  if (memory) {
+    constexpr auto kSweepEvery = std::chrono::milliseconds(500);
+    loop.at_turn_end([&] {
+      if (janitor.is_running() || memory->is_empty()) return;
+      janitor.every(kSweepEvery, [&] {
+        if (!memory->sweep(loop.now())) janitor.stop();
+      });
+    });
+  }
+
+  if (auto problem = server.open()) {
+    spdlog::critical("{}", problem->message);
+    return kFailed;
+  }
+  if (redis) redis->start();
+  const auto stop = [&] {
+    io::notify_service_manager("STOPPING=1");
+    server.drain([&] { loop.stop(); });
+  };
+  const io::Signal on_term(loop, SIGTERM, stop);
+  const io::Signal on_interrupt(loop, SIGINT, stop);
+  spdlog::info("allowd {} listens on {}, admin on {}", ALLOWD_VERSION, config.agent.socket,
+               config.agent.admin_socket);
+  io::notify_service_manager("READY=1");
+  loop.run();
+  spdlog::info("stopped");
+  return 0;
+}
+
+int check(const config::Config& config) {
+  std::cout << config::to_toml(config);
+  return 0;
+}
+
+int run(int argc, char** argv) {
+  CLI::App app{
+      "allowd: a rate-limit agent for this host.\n"
+      "Applications ask it over a Unix socket, in MessagePack-RPC: may this key do one more?\n\n"
+      "Examples:\n"
+      "  allowd                                   memory store, limits defined by the applications\n"
+      "  allowd --config /etc/allowd/allowd.toml  named limits, and Redis if the file says so\n"
+      "  allowd check --config allowd.toml        print the effective config, or what is wrong with it\n"
+      "  allowd replay --config allowd.toml --limit api < history.jsonl\n\n"
+      "Then ask it:  allowctl allow api user-1\n"};
+  app.set_version_flag("--version", std::string("allowd ") + ALLOWD_VERSION);
+  std::string config_path;
+  app.add_option("--config", config_path,
+                 "the configuration, TOML; without one: memory store, no named limits")
+      ->type_name("FILE");
+
+  auto* check_command =
+      app.add_subcommand("check", "Checks a configuration and prints it with every default");
+  check_command->add_option("--config", config_path, "the configuration to check")->type_name("FILE");
+
+  replay::Options replay_options;
+  auto* replay_command = app.add_subcommand(
+      "replay",
+      "Runs a history through one limit, at the times that it states.\n"
+      "Reads JSON lines {\"t\": us, \"key\": \"k\", \"cost\": 1, \"op\": \"allow\"} from standard input (op: "
+      "allow,\n"
+      "peek, refund, force, or limit with a `limit` table that replaces the definition from there on) and "
+      "writes\n"
+      "each back with the decision's fields.\n\n"
+      "Example:\n  echo '{\"t\": 0, \"key\": \"k\"}' | allowd replay --config allowd.toml --limit api");
+  replay_command->add_option("--config", config_path, "where the limit is defined")
+      ->type_name("FILE")
+      ->required();
+  replay_command->add_option("--limit", replay_options.limit, "its name")->type_name("NAME")->required();
+  replay_command
+      ->add_option("--store", replay_options.store,
+                   "memory, or a Redis URL: under a random prefix, deleted at the end")
+      ->type_name("memory|redis://...")
+      ->default_val("memory");
+  app.require_subcommand(0, 1);
+  CLI11_PARSE(app, argc, argv);
+
+  auto config = load(config_path);
+  if (!config) {
+    std::fprintf(stderr, "allowd: %s\n", config.error().message.c_str());
+    return kFailed;
+  }
+  if (check_command->parsed()) return check(*config);
+  if (replay_command->parsed()) {
+    replay_options.random = {random_bits(), random_bits()};
+    if (auto problem = replay::run(*config, replay_options, std::cin, std::cout)) {
+      std::fprintf(stderr, "allowd: %s\n", problem->message.c_str());
+      return kFailed;
+    }
+    return 0;
+  }
+  return serve(std::move(*config));
+}
+
+}  // namespace
+}  // namespace allowd
+
+int main(int argc, char** argv) {
+  std::signal(SIGPIPE, SIG_IGN);  // a peer that has gone is an error of a write, not our end
+  allowd::set_up_log();
+  try {
+    return allowd::run(argc, argv);
+  } catch (const std::exception& problem) {  // out of memory, mostly
+    std::fprintf(stderr, "allowd: %s\n", problem.what());
+    return allowd::kFailed;
+  }
+}

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: MIT
+//
+// The daemon's own script on a real Redis, one question at a time, at a time of the caller's: blocking, for
+// `replay`.
+//
+// Ownership  Keys are written under a prefix of its own and deleted by the destructor.
+#pragma once
+
+#include <memory>
+#include <set>
+#include <string>
+
+#include "agent/store/redis/bucket_script.h"
+#include "agent/store/redis/endpoint.h"
+
+namespace allowd::replay {
+
+class RedisHistoryStore {
+ public:
+  static Result<std::unique_ptr<RedisHistoryStore>> connect(const store::RedisEndpoint& endpoint,
+                                                            std::string prefix);
+  ~RedisHistoryStore();
+  RedisHistoryStore(const RedisHistoryStore&) = delete;
+  RedisHistoryStore& operator=(const RedisHistoryStore&) = delete;
+
+  [[nodiscard]] Result<limiter::Decision> decide(const store::Question& question, limiter::TimePoint now);
+
+ private:
+  struct Free {
+    void operator()(redisContext* context) const { redisFree(context); }
+  };
+
+  RedisHistoryStore(redisContext* context, std::string prefix)
+      : context_(context), prefix_(std::move(prefix)) {}
+  [[nodiscard]] Result<store::Reply> call(const store::ByteBuffer& command);
+  [[nodiscard]] Result<store::Reply> call(std::initializer_list<std::string_view> command);
+
+  std::unique_ptr<redisContext, Free> context_;
+  std::string prefix_;
+  std::string script_sha_;
+  std::set<std::string> keys_;
+};
+
+}  // namespace allowd::replay

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: MIT
+#include "agent/replay/replay.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <memory>
+
+#include "agent/replay/history.h"
+#include "agent/replay/redis_history_store.h"
+#include "agent/store/memory/memory_store.h"
+
+namespace allowd::replay {
+namespace {
+
+// Either store, asked one question at a given time.
+class HistoryStore {
+ public:
+  static Result<HistoryStore> open(const config::Config& config, const Options& options) {
+    HistoryStore store;
+    if (options.store == "memory") {
+      store.memory_ = std::make_unique<store::MemoryStore>(store::MemoryStore::Options{
+          .max_keys = static_cast<std::size_t>(config.agent.max_keys), .epoch_offset = {}, .secret = {}});
+      return store;
+    }
+    auto endpoint = store::parse_redis_url(options.store);
+    if (!endpoint) return std::move(endpoint.error()).within("--store");
+    char prefix[64];
+    std::snprintf(prefix, sizeof prefix, "allowd-replay-%016llx%016llx",
+                  static_cast<unsigned long long>(options.random[0]),
+                  static_cast<unsigned long long>(options.random[1]));
+    auto redis = RedisHistoryStore::connect(*endpoint, prefix);
+    if (!redis) return std::move(redis.error());
+    store.redis_ = std::move(*redis);
+    return store;
+  }
+
+  Result<limiter::Decision> decide(const store::Question& question, limiter::TimePoint now) {
+    if (redis_) return redis_->decide(question, now);
+    return memory_->decide(question, now).decision;
+  }
+
+  // As a decision names it.
+  [[nodiscard]] std::string_view source() const { return redis_ ? "store" : "local"; }
+
+ private:
+  std::unique_ptr<store::MemoryStore> memory_;
+  std::unique_ptr<RedisHistoryStore> redis_;
+};
+
+}  // namespace
+
+Failure run(const config::Config& config, const Options& options, std::istream& in, std::ostream& out) {
+  const auto limit =
+      std::find_if(config.limits.begin(), config.limits.end(),
+                   [&](const config::LimitConfig& known) { return known.name == options.limit; });
+  if (limit == config.limits.end()) {
+    return Error{Error::Code::bad_request, "no limit is named " + options.limit + " in the config"};
+  }
+  auto store = HistoryStore::open(config, options);
+  if (!store) return std::move(store.error());
+  const std::string tag = store::make_limit_tag('n', options.limit);
+  limiter::TokenBucket bucket = limit->bucket;
+
+  std::string text;
+  for (std::uint64_t number = 1; std::getline(in, text); ++number) {
+    if (text.find_first_not_of(" \t\r") == std::string::npos) continue;
+    const std::string place = "line " + std::to_string(number);
+    auto step = read_step(text, options.limit);
+    if (!step) return std::move(step.error()).within(place);
+    if (step->new_limit) {
+      bucket = step->new_limit->bucket;
+    } else {
+      const store::Question question{step->operation, &bucket, tag, step->key, step->cost, 0};
+      auto decision = store->decide(question, step->at);
+      if (!decision) return std::move(decision.error()).within(place);
+      add_decision(step->line, *decision, store->source());
+    }
+    out << step->line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) << "\n";
+  }
+  out.flush();
+  if (!out) return Error{Error::Code::system, "cannot write the answers"};
+  return {};
+}
+
+}  // namespace allowd::replay

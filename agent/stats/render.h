@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: MIT
+//
+// What the registry holds, in the forms that people and machines read.
+#pragma once
+
+#include <string>
+
+#include "agent/stats/registry.h"
+#include "protocol/value.h"
+
+namespace allowd::stats {
+
+// The tree behind `stats` and `stats json`: {decisions: [...], latency_us: {...}, <metric>: number, ...}.
+[[nodiscard]] protocol::Value to_value(const Registry& registry);
+
+// Prometheus's text format 0.0.4: names begin with allowd_, times are seconds.
+[[nodiscard]] std::string to_prometheus(const Registry& registry, std::string_view version);
+
+// One `name value` line each.
+[[nodiscard]] std::string to_text(const Registry& registry);
+
+}  // namespace allowd::stats

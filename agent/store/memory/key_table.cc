@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: MIT
+#include "agent/store/memory/key_table.h"
+
+#include <algorithm>
+#include <bit>
+
+namespace allowd::store {
+namespace {
+
+constexpr std::size_t kKeysPerSegment = 2048;
+constexpr float kMaxLoad = 0.9F;
+
+std::size_t segments_for(std::size_t max_keys) {
+  return std::bit_ceil(std::max<std::size_t>(1, max_keys / kKeysPerSegment));
+}
+
+}  // namespace
+
+KeyTable::KeyTable(std::size_t max_keys) : max_keys_(max_keys), segments_(segments_for(max_keys)) {
+  for (Segment& segment : segments_)
+    segment.max_load_factor(kMaxLoad);
+}
+
+KeyEntry* KeyTable::find(const KeyHash& hash) {
+  Segment& segment = segment_of(hash);
+  const auto found = segment.find(hash);
+  return found == segment.end() ? nullptr : &found.value();
+}
+
+KeyEntry* KeyTable::insert(const KeyHash& hash, limiter::TimePoint now) {
+  Segment& segment = segment_of(hash);
+  if (size_ >= max_keys_) sweep_segment(segment, now);
+  if (size_ >= max_keys_) return nullptr;
+  const std::size_t buckets = segment.bucket_count();
+  KeyEntry& entry = segment[hash];
+  ++size_;
+  if (segment.bucket_count() != buckets) {
+    longest_growth_step_ = std::max(longest_growth_step_, segment.size() - 1);
+  }
+  return &entry;
+}
+
+void KeyTable::erase(const KeyHash& hash) {
+  size_ -= segment_of(hash).erase(hash);
+}
+
+void KeyTable::sweep(std::size_t segments, limiter::TimePoint now) {
+  for (std::size_t i = 0; i < std::min(segments, segments_.size()); ++i) {
+    sweep_segment(segments_[next_swept_], now);
+    next_swept_ = (next_swept_ + 1) % segments_.size();
+  }
+}
+
+void KeyTable::sweep_segment(Segment& segment, limiter::TimePoint now) {
+  for (auto entry = segment.begin(); entry != segment.end();) {
+    if (entry.value().leaves_at > now) {
+      ++entry;
+      continue;
+    }
+    entry = segment.erase(entry);
+    --size_;
+  }
+  // Give memory back once most of it is empty.
+  if (segment.bucket_count() > 64 && segment.size() * 4 < segment.bucket_count()) segment.rehash(0);
+}
+
+}  // namespace allowd::store

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: MIT
+//
+// The embedded store: limits of this host alone, exact, bounded, answered at once.
+//
+// A key that the table has no room for is decided by its limit's overflow bucket, which all such keys of that
+// limit share: stricter for them, never a full bucket for a key that was merely forgotten.
+//
+// Time       `now` is an argument; `epoch_offset` turns the loop's monotonic time into time since the epoch.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+
+#include "agent/store/memory/key_table.h"
+#include "agent/store/store.h"
+
+namespace allowd::store {
+
+class MemoryStore final : public Store {
+ public:
+  struct Options {
+    std::size_t max_keys = 262'144;
+    limiter::Micros epoch_offset{0};
+    std::array<std::uint64_t, 4> secret{};  // random: keeps outsiders from aiming at hash collisions
+  };
+
+  explicit MemoryStore(const Options& options);
+
+  // What `ask` does, at a shard time that the caller chooses.
+  Answer decide(const Question& question, limiter::TimePoint now);
+
+  // Forgets some of the keys that have been full for a minute. Call twice a second: each key is looked at
+  // about once a minute, in steps of well under a millisecond. False: nothing is left to sweep.
+  bool sweep(SteadyTime now);
+  [[nodiscard]] bool is_empty() const { return table_.size() == 0; }
+
+  [[nodiscard]] std::optional<Answer> ask(const Question& question, SteadyTime now) override {
+    return decide(question, at(now));
+  }
+  [[nodiscard]] std::string_view name() const override { return "memory"; }
+  [[nodiscard]] bool is_local() const override { return true; }
+  [[nodiscard]] bool is_available() const override { return true; }
+  [[nodiscard]] limiter::Micros next_probe_in(SteadyTime) const override { return limiter::Micros{1}; }
+  void collect(std::vector<stats::Metric>& metrics) const override;
+
+ private:
+  [[nodiscard]] limiter::TimePoint at(SteadyTime now) const {
+    return limiter::TimePoint{now.time_since_epoch() + epoch_offset_};
+  }
+  [[nodiscard]] KeyHash hash(std::string_view limit_tag, std::string_view key) const;
+  Answer decide_by_overflow(const Question& question, limiter::TimePoint now);
+
+  limiter::Micros epoch_offset_;
+  std::array<unsigned char, 192> secret_;
+  KeyTable table_;
+  tsl::robin_map<std::string, limiter::BucketState> overflow_;  // by limit tag
+  std::uint64_t overflow_decisions_ = 0;
+};
+
+}  // namespace allowd::store

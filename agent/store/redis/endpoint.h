@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: MIT
+//
+// Where a Redis is and how to sign in, read from a URL:
+//   redis://[user[:password]@]host[:port][/db]      unix://[user[:password]@]/path/to.sock[?db=N]
+// User, password and host may be percent-encoded; an IPv6 address stands in brackets.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "agent/result/result.h"
+
+namespace allowd::store {
+
+struct RedisEndpoint {
+  std::string host;  // empty for a Unix socket
+  std::uint16_t port = 6379;
+  std::string unix_path;  // empty for TCP
+  std::string user;
+  std::string password;
+  int db = 0;
+
+  // For people: no user, no password.
+  [[nodiscard]] std::string display() const;
+};
+
+[[nodiscard]] Result<RedisEndpoint> parse_redis_url(std::string_view url);
+
+}  // namespace allowd::store

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: MIT
+//
+// The seam between deciding and keeping: a Store knows what each key has used, and settles one question about
+// one key at a time, exactly as limiter/ would.
+//
+// Threads    One; the loop's.
+// Ownership  A Question borrows everything; a store copies what it needs past `ask`.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "agent/limiter/token_bucket.h"
+#include "agent/stats/metric.h"
+
+namespace allowd::store {
+
+// The host's monotonic clock, as read once per loop turn.
+using SteadyTime = std::chrono::time_point<std::chrono::steady_clock, limiter::Micros>;
+
+// Names a limit in front of its keys so that no two (limit, key) pairs meet: kind of limit ('n' configured,
+// 'i' brought inline by an application), length of the name, the name. "n3:api:" + key.
+[[nodiscard]] inline std::string make_limit_tag(char kind, std::string_view name) {
+  return kind + std::to_string(name.size()) + ":" + std::string(name) + ":";
+}
+
+struct Question {
+  limiter::Operation operation = limiter::Operation::take;
+  const limiter::TokenBucket* bucket = nullptr;
+  std::string_view limit_tag;  // see make_limit_tag
+  std::string_view key;
+  std::int64_t cost = 1;
+  std::uint64_t ticket = 0;  // the asker's own, handed back with the answer
+};
+
+struct Answer {
+  enum class Status : std::uint8_t {
+    decided,
+    failed,  // nobody knows: the failure policy decides
+  };
+  Status status = Status::failed;
+  bool by_overflow = false;  // the table was full: the limit's shared overflow bucket answered
+  limiter::Decision decision{};
+};
+
+// Who waits for answers that could not be given at once.
+class AnswerSink {
+ public:
+  // What became of an answer, so that a store can give back what nobody got.
+  enum class Fate : std::uint8_t {
+    delivered,
+    refused_meanwhile,  // too late: the asker was told no
+    allowed_meanwhile,  // too late: the asker was told yes
+  };
+  virtual Fate on_answer(std::uint64_t ticket, const Answer& answer, SteadyTime now) = 0;
+  // False once the asker was answered otherwise.
+  [[nodiscard]] virtual bool is_waiting(std::uint64_t ticket) const = 0;
+
+ protected:
+  ~AnswerSink() = default;
+};
+
+class Store : public stats::MetricSource {
+ public:
+  // Who gets the answers that `ask` does not give at once.
+  virtual void attach(AnswerSink&) {}
+
+  // Answers at once, or promises exactly one call of the sink's on_answer for this ticket.
+  [[nodiscard]] virtual std::optional<Answer> ask(const Question& question, SteadyTime now) = 0;
+
+  [[nodiscard]] virtual std::string_view name() const = 0;
+  // Whether answers come from this host alone.
+  [[nodiscard]] virtual bool is_local() const = 0;
+  // False while the store is known not to answer.
+  [[nodiscard]] virtual bool is_available() const = 0;
+  // How long until it is tried again; at least 1 µs.
+  [[nodiscard]] virtual limiter::Micros next_probe_in(SteadyTime now) const = 0;
+};
+
+}  // namespace allowd::store
