@@ -22,20 +22,22 @@ Value number_value(double number) {
   return is_whole ? Value(static_cast<std::int64_t>(number)) : Value(number);
 }
 
-// Calls `visit(verdict, source, count)` for what was counted, and for what every limit should show from the
-// start.
+// Calls `visit(verdict, source, count)` for what was counted.
 template <class Visit>
 void for_each_count(const DecisionCounters& counters, Visit visit) {
   for (std::size_t v = 0; v < protocol::kVerdicts; ++v) {
     for (std::size_t s = 0; s < protocol::kSources; ++s) {
       const auto verdict = static_cast<Verdict>(v);
       const auto source = static_cast<Source>(s);
-      const std::uint64_t count = counters.count(verdict, source);
-      const bool is_usual =
-          source != Source::fallback && (verdict == Verdict::ok || verdict == Verdict::limited);
-      if (count > 0 || is_usual) visit(verdict, source, count);
+      if (const std::uint64_t count = counters.count(verdict, source); count > 0)
+        visit(verdict, source, count);
     }
   }
+}
+
+// How people see limit and tier: "api", "api/overflow".
+std::string path_of(const DecisionCounters& counters) {
+  return counters.tier().empty() ? counters.limit() : counters.limit() + "/" + counters.tier();
 }
 
 constexpr std::array kAllSources = {Source::local, Source::store, Source::fallback};
@@ -84,15 +86,13 @@ Value latency_value(const Histogram& histogram) {
 }  // namespace
 
 Value to_value(const Registry& registry) {
-  Value::List decisions;
+  Value::Map decisions;
   for (const DecisionCounters& counters : registry.decisions()) {
+    Value::Map counts;
     for_each_count(counters, [&](Verdict verdict, Source source, std::uint64_t count) {
-      decisions.push_back(Value::Map{{"limit", counters.limit()},
-                                     {"tier", counters.tier()},
-                                     {"verdict", name_of(verdict)},
-                                     {"source", name_of(source)},
-                                     {"count", count}});
+      counts.emplace_back(std::string(name_of(verdict)) + "/" + std::string(name_of(source)), count);
     });
+    if (!counts.empty()) decisions.emplace_back(path_of(counters), std::move(counts));
   }
   Value::Map latency;
   for (const Source source : kAllSources) {
@@ -128,8 +128,7 @@ std::string to_text(const Registry& registry) {
   std::string out;
   for (const DecisionCounters& counters : registry.decisions()) {
     for_each_count(counters, [&](Verdict verdict, Source source, std::uint64_t count) {
-      const std::string tier = counters.tier().empty() ? "" : "/" + counters.tier();
-      out += "decisions " + counters.limit() + tier + " " + std::string(name_of(verdict)) + " " +
+      out += "decisions " + path_of(counters) + " " + std::string(name_of(verdict)) + " " +
              std::string(name_of(source)) + " " + std::to_string(count) + "\n";
     });
   }

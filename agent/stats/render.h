@@ -10,7 +10,8 @@
 
 namespace allowd::stats {
 
-// The tree behind `stats` and `stats json`: {decisions: [...], latency_us: {...}, <metric>: number, ...}.
+// The tree behind `stats` and `stats json`:
+// {decisions: {limit: {"verdict/source": count}}, latency_us: {source: {...}}, <metric>: number, ...}.
 [[nodiscard]] protocol::Value to_value(const Registry& registry);
 
 // Prometheus's text format 0.0.4: names begin with allowd_, times are seconds.
