@@ -68,8 +68,7 @@ class ByteBuffer {
 
   void grow(std::size_t more) {
     std::size_t capacity = capacity_ == 0 ? 512 : capacity_ * 2;
-    while (capacity - size_ < more)
-      capacity *= 2;
+    while (capacity - size_ < more) capacity *= 2;
     auto* bytes = static_cast<char*>(std::realloc(data_.get(), capacity));
     if (bytes == nullptr) throw std::bad_alloc();
     static_cast<void>(data_.release());

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <limits>
 
 namespace allowd::protocol {
@@ -20,18 +21,10 @@ constexpr std::size_t width_of(std::uint8_t tag, std::uint8_t first) {
   return std::size_t{1} << (tag - first);
 }
 
-constexpr bool is_fixarray(std::uint8_t tag) {
-  return (tag & 0xf0) == 0x90;
-}
-constexpr bool is_fixmap(std::uint8_t tag) {
-  return (tag & 0xf0) == 0x80;
-}
-constexpr bool is_fixstr(std::uint8_t tag) {
-  return (tag & 0xe0) == 0xa0;
-}
-constexpr bool is_fixint(std::uint8_t tag) {
-  return tag <= 0x7f || tag >= 0xe0;
-}
+constexpr bool is_fixarray(std::uint8_t tag) { return (tag & 0xf0) == 0x90; }
+constexpr bool is_fixmap(std::uint8_t tag) { return (tag & 0xf0) == 0x80; }
+constexpr bool is_fixstr(std::uint8_t tag) { return (tag & 0xe0) == 0xa0; }
+constexpr bool is_fixint(std::uint8_t tag) { return tag <= 0x7f || tag >= 0xe0; }
 constexpr bool is_between(std::uint8_t tag, std::uint8_t low, std::uint8_t high) {
   return tag >= low && tag <= high;
 }
@@ -40,10 +33,15 @@ constexpr bool is_between(std::uint8_t tag, std::uint8_t low, std::uint8_t high)
 
 bool Cursor::read_tail(std::size_t width, std::uint64_t& value) {
   if (left() < 1 + width) return fail(Failure::starved);
-  ++at_;
-  value = 0;
-  for (std::size_t i = 0; i < width; ++i)
-    value = value << 8 | *at_++;
+  // All eight widths at once when they are there: the number's bytes end up at the top, and are shifted down.
+  if (left() > 8) {
+    std::memcpy(&value, at_ + 1, sizeof value);
+    value = __builtin_bswap64(value) >> (64 - 8 * width);
+  } else {
+    value = 0;
+    for (std::size_t i = 1; i <= width; ++i) value = value << 8 | at_[i];
+  }
+  at_ += 1 + width;
   return true;
 }
 
@@ -54,12 +52,8 @@ bool Cursor::take_bytes(std::uint64_t count, std::string_view& bytes) {
   return true;
 }
 
-bool Cursor::read_array(std::uint32_t& count) {
+bool Cursor::read_long_array(std::uint32_t& count) {
   if (at_end()) return fail(Failure::starved);
-  if (is_fixarray(*at_)) {
-    count = *at_++ & 0x0f;
-    return true;
-  }
   if (!is_between(*at_, kArray16, kArray32)) return fail(Failure::unexpected);
   std::uint64_t wide = 0;
   if (!read_tail(*at_ == kArray16 ? 2 : 4, wide)) return false;
@@ -97,7 +91,7 @@ bool Cursor::read_unsigned(std::uint64_t& value) {
   return true;
 }
 
-bool Cursor::read_integer(std::int64_t& value) {
+bool Cursor::read_long_integer(std::int64_t& value) {
   const bool is_huge_candidate = !at_end() && *at_ == kUint64;
   std::uint64_t wide = 0;
   if (!read_unsigned(wide)) return false;
@@ -107,14 +101,11 @@ bool Cursor::read_integer(std::int64_t& value) {
   return true;
 }
 
-bool Cursor::read_text(std::string_view& text) {
+bool Cursor::read_long_text(std::string_view& text) {
   if (at_end()) return fail(Failure::starved);
   const std::uint8_t tag = *at_;
   std::uint64_t length = 0;
-  if (is_fixstr(tag)) {
-    length = tag & 0x1f;
-    ++at_;
-  } else if (is_between(tag, kStr8, kStr32)) {
+  if (is_between(tag, kStr8, kStr32)) {
     if (!read_tail(width_of(tag, kStr8), length)) return false;
   } else if (is_between(tag, kBin8, kBin8 + 2)) {
     if (!read_tail(width_of(tag, kBin8), length)) return false;

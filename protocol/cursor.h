@@ -31,15 +31,30 @@ class Cursor {
   [[nodiscard]] bool at_end() const { return at_ == end_; }
 
   // An array's or map's header; `count` is its number of items or pairs.
-  [[nodiscard]] bool read_array(std::uint32_t& count);
+  [[nodiscard]] bool read_array(std::uint32_t& count) {
+    if (at_ == end_ || (*at_ & 0xf0) != 0x90) return read_long_array(count);
+    count = *at_++ & 0x0f;
+    return true;
+  }
   [[nodiscard]] bool read_map(std::uint32_t& count);
 
   // Any integer encoding. A value above INT64_MAX reads as INT64_MAX.
-  [[nodiscard]] bool read_integer(std::int64_t& value);
+  [[nodiscard]] bool read_integer(std::int64_t& value) {
+    if (at_ == end_ || *at_ > 0x7f) return read_long_integer(value);
+    value = *at_++;
+    return true;
+  }
   // Any integer encoding; a negative one reads as its two's complement.
   [[nodiscard]] bool read_unsigned(std::uint64_t& value);
   // str or bin alike.
-  [[nodiscard]] bool read_text(std::string_view& text);
+  [[nodiscard]] bool read_text(std::string_view& text) {
+    if (at_ == end_ || (*at_ & 0xe0) != 0xa0) return read_long_text(text);
+    const std::size_t size = *at_ & 0x1f;
+    if (left() <= size) return fail(Failure::starved);
+    text = {reinterpret_cast<const char*>(at_ + 1), size};
+    at_ += 1 + size;
+    return true;
+  }
   [[nodiscard]] bool read_bool(bool& value);
   // Moves past a nil and returns true, else stays. Starved counts as "not nil".
   [[nodiscard]] bool take_nil();
@@ -55,6 +70,10 @@ class Cursor {
     return false;
   }
   [[nodiscard]] std::size_t left() const { return static_cast<std::size_t>(end_ - at_); }
+  // The encodings that are rare on the hot path.
+  [[nodiscard]] bool read_long_array(std::uint32_t& count);
+  [[nodiscard]] bool read_long_integer(std::int64_t& value);
+  [[nodiscard]] bool read_long_text(std::string_view& text);
   // Reads the big-endian number of `width` bytes that follows the tag byte.
   [[nodiscard]] bool read_tail(std::size_t width, std::uint64_t& value);
   [[nodiscard]] bool take_bytes(std::uint64_t count, std::string_view& bytes);

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 #include "protocol/reply.h"
 
+#include <cstring>
+
 #include "protocol/caps.h"
 #include "protocol/packing.h"
 
@@ -14,21 +16,82 @@ void start_result(Packer& packer, std::uint64_t msgid) {
   packer.pack_array(4).pack(kReply).pack(msgid).pack_nil();
 }
 
+// The hot reply is written with these straight into the buffer. msgpack-c's packer makes a bounds check and a
+// call of memcpy of every header byte, which took half of the agent's work per query; it is the oracle in the
+// tests instead.
+class RawWriter {
+ public:
+  explicit RawWriter(char* at) : at_(at) {}
+
+  void byte(unsigned value) { *at_++ = static_cast<char>(value); }
+  [[gnu::always_inline]] void unsigned_number(std::uint64_t value) {
+    if (value < 0x80) return byte(static_cast<unsigned>(value));
+    if (value <= 0xff) return tagged(0xcc, static_cast<std::uint8_t>(value));
+    if (value <= 0xffff) return tagged(0xcd, static_cast<std::uint16_t>(value));
+    if (value <= 0xffffffff) return tagged(0xce, static_cast<std::uint32_t>(value));
+    tagged(0xcf, value);
+  }
+  void number(std::int64_t value) {
+    if (value >= 0) return unsigned_number(static_cast<std::uint64_t>(value));
+    if (value >= -32) return byte(static_cast<unsigned>(value) & 0xff);
+    tagged(0xd3, static_cast<std::uint64_t>(value));  // none but -1 is ever sent
+  }
+  void text(std::string_view value) {
+    if (value.empty()) return byte(0xa0);
+    if (value.size() < 32) {
+      byte(0xa0 | static_cast<unsigned>(value.size()));
+    } else {
+      tagged(0xd9, static_cast<std::uint8_t>(value.size()));
+    }
+    std::memcpy(at_, value.data(), value.size());
+    at_ += value.size();
+  }
+  // One of names::, whose 16 bytes may all be read; what is too much is written over by what comes next.
+  void name(std::string_view value) {
+    byte(0xa0 | static_cast<unsigned>(value.size()));
+    std::memcpy(at_, value.data(), 16);
+    at_ += value.size();
+  }
+  [[nodiscard]] char* end() const { return at_; }
+
+ private:
+  template <class Number>
+  void tagged(unsigned tag, Number value) {
+    byte(tag);
+    if constexpr (sizeof value == 2) value = __builtin_bswap16(value);
+    if constexpr (sizeof value == 4) value = __builtin_bswap32(value);
+    if constexpr (sizeof value == 8) value = __builtin_bswap64(value);
+    std::memcpy(at_, &value, sizeof value);
+    at_ += sizeof value;
+  }
+
+  char* at_;
+};
+
 }  // namespace
 
 void write_decision(ByteBuffer& out, std::uint64_t msgid, const Decision& decision) {
-  Packer packer(out);
-  start_result(packer, msgid);
-  packer.pack_array(10)
-      .pack(decision.allowed)
-      .pack(decision.limit)
-      .pack(decision.remaining)
-      .pack(decision.retry_after_us)
-      .pack(decision.reset_after_us);
-  pack_text(packer, name_of(decision.verdict));
-  pack_text(packer, name_of(decision.source));
-  pack_text(packer, decision.tier);
-  packer.pack(decision.window_us).pack(decision.more_after_us);
+  // Two array headers, type, nil, bool, seven numbers of at most 9 bytes, three texts.
+  constexpr std::size_t kMaxName = 16, kMaxTier = 2 + kMaxLimitNameBytes;
+  constexpr std::size_t kMaxBytes = 5 + 7 * 9 + 2 * kMaxName + kMaxTier;
+  char* start = out.reserve(kMaxBytes);
+  RawWriter writer(start);
+  writer.byte(0x94);
+  writer.byte(kReply);
+  writer.unsigned_number(msgid);
+  writer.byte(0xc0);
+  writer.byte(0x9a);
+  writer.byte(decision.allowed ? 0xc3 : 0xc2);
+  writer.unsigned_number(decision.limit);
+  writer.unsigned_number(decision.remaining);
+  writer.number(decision.retry_after_us);
+  writer.unsigned_number(decision.reset_after_us);
+  writer.name(name_of(decision.verdict));
+  writer.name(name_of(decision.source));
+  writer.text(decision.tier.substr(0, kMaxLimitNameBytes));
+  writer.unsigned_number(decision.window_us);
+  writer.unsigned_number(decision.more_after_us);
+  out.commit(static_cast<std::size_t>(writer.end() - start));
 }
 
 void write_error(ByteBuffer& out, std::uint64_t msgid, ErrorCode code, std::string_view reason) {

@@ -204,8 +204,8 @@ std::string_view name_of(ErrorCode code) {
 
 Message read_message(std::span<const std::byte> bytes) {
   Message message;
-  if (bytes.empty() || read_plain_request(bytes, message)) return message;
-  return read_any_message(bytes);
+  if (!bytes.empty() && !read_plain_request(bytes, message)) message = read_any_message(bytes);
+  return message;
 }
 
 }  // namespace allowd::protocol

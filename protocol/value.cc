@@ -41,8 +41,7 @@ void add_lines(const Value& value, const std::string& path, std::string& out) {
     return path.empty() ? std::string(name) : path + "." + std::string(name);
   };
   if (const auto* map = value.as_map()) {
-    for (const auto& [name, entry] : *map)
-      add_lines(entry, below(name), out);
+    for (const auto& [name, entry] : *map) add_lines(entry, below(name), out);
   } else {
     const std::string* text = value.as_string();
     out += path + ": " + (text != nullptr ? *text : value.to_json()) + "\n";
@@ -66,8 +65,7 @@ void Value::encode(ByteBuffer& out) const {
                  [&](std::monostate) { packer.pack_nil(); },
                  [&](const List& list) {
                    packer.pack_array(static_cast<std::uint32_t>(list.size()));
-                   for (const Value& item : list)
-                     item.encode(out);
+                   for (const Value& item : list) item.encode(out);
                  },
                  [&](const Map& map) {
                    packer.pack_map(static_cast<std::uint32_t>(map.size()));
@@ -109,8 +107,7 @@ std::string Value::to_json() const {
                         [](const std::string& value) { return quote_json(value); },
                         [](const List& list) {
                           std::string out = "[";
-                          for (const Value& item : list)
-                            out += (out.size() > 1 ? ", " : "") + item.to_json();
+                          for (const Value& item : list) out += (out.size() > 1 ? ", " : "") + item.to_json();
                           return out + "]";
                         },
                         [](const Map& map) {

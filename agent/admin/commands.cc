@@ -100,9 +100,7 @@ void Commands::help(const Words&, store::SteadyTime, const Reply& reply) {
   reply(text);
 }
 
-void Commands::ping(const Words&, store::SteadyTime, const Reply& reply) {
-  reply("pong\n");
-}
+void Commands::ping(const Words&, store::SteadyTime, const Reply& reply) { reply("pong\n"); }
 
 void Commands::info(const Words&, store::SteadyTime now, const Reply& reply) {
   reply(reporter_.info(now).to_text());
@@ -131,12 +129,9 @@ void Commands::key(const Words& arguments, store::SteadyTime now, const Reply& r
   auto question = std::make_unique<KeyQuestion>(arguments[0], arguments[1], reply);
   const auto outcome = decider_.ask(limiter::Operation::peek, question->query(), now, *question, 0);
   switch (outcome.kind) {
-    case decide::Outcome::Kind::decided:
-      return question->answer(outcome.decision);
-    case decide::Outcome::Kind::refused:
-      return reply(error(name_of(outcome.code), outcome.reason));
-    case decide::Outcome::Kind::deferred:
-      static_cast<void>(question.release());  // deletes itself
+    case decide::Outcome::Kind::decided: return question->answer(outcome.decision);
+    case decide::Outcome::Kind::refused: return reply(error(name_of(outcome.code), outcome.reason));
+    case decide::Outcome::Kind::deferred: static_cast<void>(question.release());  // deletes itself
   }
 }
 

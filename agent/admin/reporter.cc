@@ -36,14 +36,8 @@ Value Reporter::info(store::SteadyTime now) const {
                     {"limits", std::move(limits)}};
 }
 
-Value Reporter::stats() const {
-  return stats::to_value(registry_);
-}
-std::string Reporter::stats_as_text() const {
-  return stats::to_text(registry_);
-}
-std::string Reporter::stats_for_prometheus() const {
-  return stats::to_prometheus(registry_, version_);
-}
+Value Reporter::stats() const { return stats::to_value(registry_); }
+std::string Reporter::stats_as_text() const { return stats::to_text(registry_); }
+std::string Reporter::stats_for_prometheus() const { return stats::to_prometheus(registry_, version_); }
 
 }  // namespace allowd::admin

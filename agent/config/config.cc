@@ -105,8 +105,7 @@ class Table {
   }
   [[nodiscard]] std::vector<std::string> names() const {
     std::vector<std::string> all;
-    for (const auto& [key, node] : table_)
-      all.emplace_back(key.str());
+    for (const auto& [key, node] : table_) all.emplace_back(key.str());
     std::sort(all.begin(), all.end());
     return all;
   }
@@ -272,9 +271,7 @@ auto guarded(std::string_view file, Read read) -> Result<decltype(read())> {
 
 }  // namespace
 
-std::string_view name_of(FailurePolicy policy) {
-  return policy == FailurePolicy::allow ? "allow" : "deny";
-}
+std::string_view name_of(FailurePolicy policy) { return policy == FailurePolicy::allow ? "allow" : "deny"; }
 
 Result<Config> parse_config(std::string_view text, std::string_view file) {
   return guarded(file, [&] { return read_config(toml::parse(text)); });

@@ -33,9 +33,7 @@ constexpr std::array<Unit, 13> kUnits = {{{"week", std::chrono::weeks(1)},
                                           {"ms", std::chrono::milliseconds(1)},
                                           {"us", Micros(1)}}};
 
-Error bad(std::string message) {
-  return {Error::Code::bad_request, std::move(message)};
-}
+Error bad(std::string message) { return {Error::Code::bad_request, std::move(message)}; }
 
 std::optional<Micros> unit_length(std::string_view name) {
   for (const Unit& unit : kUnits) {

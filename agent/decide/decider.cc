@@ -15,25 +15,16 @@ using protocol::Source;
 
 constexpr std::string_view kOverflowTier = "overflow";
 
-Outcome refused(ErrorCode code, std::string reason) {
-  return {Outcome::Kind::refused, {}, code, std::move(reason)};
-}
-
 protocol::Verdict to_wire(limiter::Verdict verdict) {
   switch (verdict) {
-    case limiter::Verdict::ok:
-      return protocol::Verdict::ok;
-    case limiter::Verdict::limited:
-      return protocol::Verdict::limited;
-    case limiter::Verdict::never:
-      return protocol::Verdict::never;
+    case limiter::Verdict::ok: return protocol::Verdict::ok;
+    case limiter::Verdict::limited: return protocol::Verdict::limited;
+    case limiter::Verdict::never: return protocol::Verdict::never;
   }
   return protocol::Verdict::limited;
 }
 
-constexpr std::uint64_t to_unsigned(std::int64_t value) {
-  return static_cast<std::uint64_t>(value);
-}
+constexpr std::uint64_t to_unsigned(std::int64_t value) { return static_cast<std::uint64_t>(value); }
 
 protocol::Decision to_wire(const limiter::Decision& decision, Source source, std::string_view tier) {
   return {.allowed = decision.verdict == limiter::Verdict::ok,
@@ -62,7 +53,7 @@ constexpr std::uint32_t generation_of(std::uint64_t ticket) {
 }  // namespace
 
 Decider::Decider(store::Store& store, LimitTable& limits, stats::Registry& registry)
-    : store_(store), limits_(limits), registry_(registry) {
+    : store_(store), is_local_(store.is_local()), limits_(limits), registry_(registry) {
   store_.attach(*this);
 }
 
@@ -72,24 +63,24 @@ Outcome Decider::ask(Operation operation, const protocol::Query& query, SteadyTi
   const LimitPtr* limit = nullptr;
   if (query.defined_inline) {
     auto found = limits_.find_or_parse(*query.defined_inline);
-    if (!found) return refused(ErrorCode::bad_request, std::move(found.error().message));
+    if (!found) return {ErrorCode::bad_request, std::move(found.error().message)};
     parsed = std::move(*found);
     limit = &parsed;
   } else {
     limit = limits_.find(query.limit);
     if (limit == nullptr) {
-      return refused(ErrorCode::unknown_limit, "no limit is named " + protocol::quoted(query.limit));
+      return {ErrorCode::unknown_limit, "no limit is named " + protocol::quoted(query.limit)};
     }
   }
   const Limit& found = **limit;
   const store::Question question{operation, &found.bucket, found.tag, query.key, query.cost, 0};
 
-  if (!found.bucket.can_hold(query.cost) && !store_.is_local()) {
+  if (!found.bucket.can_hold(query.cost) && !is_local_) {
     // Can never pass: no trip to the store, so its true level is not known here.
     const auto decision = found.bucket.describe(0, query.cost, limiter::Verdict::never);
     return decided_now(to_wire(decision, Source::local, ""), found);
   }
-  if (store_.is_local()) {
+  if (is_local_) {
     const auto answer = store_.ask(question, now);
     return decided_now(from_store(*answer), found);
   }
@@ -195,7 +186,7 @@ void Decider::end_turn(SteadyTime start, SteadyTime end) {
 }
 
 protocol::Decision Decider::from_store(const store::Answer& answer) const {
-  const Source source = store_.is_local() ? Source::local : Source::store;
+  const Source source = is_local_ ? Source::local : Source::store;
   return to_wire(answer.decision, source, answer.by_overflow ? kOverflowTier : std::string_view());
 }
 
@@ -220,7 +211,7 @@ protocol::Decision Decider::by_policy(const Limit& limit, SteadyTime now) const 
 Outcome Decider::decided_now(const protocol::Decision& decision, const Limit& limit) {
   count(decision, limit);
   ++decided_this_turn_[static_cast<std::size_t>(decision.source)];
-  return {Outcome::Kind::decided, decision, {}, {}};
+  return Outcome(decision);
 }
 
 void Decider::count(const protocol::Decision& decision, const Limit& limit) {

@@ -39,6 +39,12 @@ struct Outcome {
     refused,   // `code` and `reason`
     deferred,  // the asker will be called
   };
+
+  Outcome() = default;
+  explicit Outcome(const protocol::Decision& decided) : kind(Kind::decided), decision(decided) {}
+  Outcome(protocol::ErrorCode refusal, std::string why)
+      : kind(Kind::refused), code(refusal), reason(std::move(why)) {}
+
   Kind kind = Kind::deferred;
   protocol::Decision decision{};
   protocol::ErrorCode code = protocol::ErrorCode::internal;
@@ -90,6 +96,7 @@ class Decider final : private store::AnswerSink, public stats::MetricSource {
   static void count(const protocol::Decision& decision, const Limit& limit);
 
   store::Store& store_;
+  const bool is_local_;  // store_.is_local(): a property of the store, asked once
   LimitTable& limits_;
   stats::Registry& registry_;
   std::vector<Open> open_;

@@ -14,17 +14,10 @@ std::size_t AppSession::serve(std::span<const std::byte> bytes) {
   while (used < bytes.size() && !must_pause()) {
     const Message message = protocol::read_message(bytes.subspan(used));
     switch (message.kind) {
-      case Message::Kind::request:
-        serve_request(message.request);
-        break;
-      case Message::Kind::notification:
-        ++counters_.notifications;
-        break;
-      case Message::Kind::incomplete:
-        return used;
-      case Message::Kind::violation:
-        end(End::violation);
-        return used;
+      case Message::Kind::request: serve_request(message.request); break;
+      case Message::Kind::notification: ++counters_.notifications; break;
+      case Message::Kind::incomplete: return used;
+      case Message::Kind::violation: end(End::violation); return used;
     }
     if (message.ends_stream) {
       finish();
@@ -37,19 +30,14 @@ std::size_t AppSession::serve(std::span<const std::byte> bytes) {
 
 void AppSession::serve_request(const protocol::Request& request) {
   ++counters_.requests;
-  has_replied();
   if (request.refusal) return refuse(request.msgid, request.refusal->code, request.refusal->reason);
   if (host().is_draining()) return refuse(request.msgid, ErrorCode::shutting_down, "the agent is stopping");
   switch (request.method) {
     case Method::allow:
-    case Method::peek:
-      return serve_query(request);
-    case Method::ping:
-      return protocol::write_pong(out(), request.msgid);
-    case Method::info:
-      return protocol::write_report(out(), request.msgid, reporter_.info(loop().now()));
-    case Method::stats:
-      return protocol::write_report(out(), request.msgid, reporter_.stats());
+    case Method::peek: return serve_query(request);
+    case Method::ping: return protocol::write_pong(out(), request.msgid);
+    case Method::info: return protocol::write_report(out(), request.msgid, reporter_.info(loop().now()));
+    case Method::stats: return protocol::write_report(out(), request.msgid, reporter_.stats());
     case Method::other:
       return refuse(request.msgid, ErrorCode::unknown_method, "no such method on this socket");
   }
@@ -65,11 +53,8 @@ void AppSession::serve_query(const protocol::Request& request) {
   switch (outcome.kind) {
     case decide::Outcome::Kind::decided:
       return protocol::write_decision(out(), request.msgid, outcome.decision);
-    case decide::Outcome::Kind::refused:
-      return refuse(request.msgid, outcome.code, outcome.reason);
-    case decide::Outcome::Kind::deferred:
-      ++open_queries_;
-      return;
+    case decide::Outcome::Kind::refused: return refuse(request.msgid, outcome.code, outcome.reason);
+    case decide::Outcome::Kind::deferred: ++open_queries_; return;
   }
 }
 

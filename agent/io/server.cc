@@ -13,9 +13,7 @@ constexpr auto kStuckCheckEvery = std::chrono::seconds(5);
 constexpr auto kDrainFor = std::chrono::seconds(5);
 constexpr auto kDrainCheckEvery = std::chrono::milliseconds(10);
 
-bool is_app(const Session& session) {
-  return dynamic_cast<const AppSession*>(&session) != nullptr;
-}
+bool is_app(const Session& session) { return dynamic_cast<const AppSession*>(&session) != nullptr; }
 
 }  // namespace
 
@@ -76,14 +74,12 @@ void Server::accept_admins() {
 void Server::end_turn() {
   const auto now = loop_.now();
   decider_.expire(now);
-  for (Session* session : std::exchange(to_flush_, {}))
-    session->flush();
+  for (Session* session : std::exchange(to_flush_, {})) session->flush();
   decider_.end_turn(now, loop::Loop::exact_now());
   // Resuming may serve requests: their replies and questions leave at the end of the next turn, which must
   // not wait.
   if (!to_resume_.empty()) loop_.run_another_turn();
-  for (Session* session : std::exchange(to_resume_, {}))
-    session->resume();
+  for (Session* session : std::exchange(to_resume_, {})) session->resume();
   bury();
   if (const auto deadline = decider_.next_deadline()) loop_.wake_by(*deadline);
 }
@@ -133,8 +129,7 @@ void Server::try_to_finish() {
   if (!is_idle && loop_.now() < drain_until_) return;
   drain_timer_.stop();
   stuck_timer_.stop();
-  for (const auto& [session, owned] : sessions_)
-    session->end(Session::End::by_us);
+  for (const auto& [session, owned] : sessions_) session->end(Session::End::by_us);
   on_drained_();
 }
 

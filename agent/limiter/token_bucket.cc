@@ -49,9 +49,7 @@ Result<TokenBucket> TokenBucket::make(Rate rate, std::int64_t burst) {
   return bucket;
 }
 
-Micros TokenBucket::time_to_full(std::int64_t used) const {
-  return Micros{ceil_div(used, refill_)};
-}
+Micros TokenBucket::time_to_full(std::int64_t used) const { return Micros{ceil_div(used, refill_)}; }
 
 void TokenBucket::advance(BucketState& state, TimePoint now) const {
   if (!state.exists()) {

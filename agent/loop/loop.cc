@@ -64,9 +64,7 @@ Loop::~Loop() {
   std::abort();
 }
 
-SteadyTime Loop::exact_now() {
-  return SteadyTime{Micros{static_cast<std::int64_t>(uv_hrtime() / 1000)}};
-}
+SteadyTime Loop::exact_now() { return SteadyTime{Micros{static_cast<std::int64_t>(uv_hrtime() / 1000)}}; }
 
 SteadyTime Loop::now() {
   if (!has_now_) {
@@ -78,8 +76,7 @@ SteadyTime Loop::now() {
 
 void Loop::end_turn() {
   uv_idle_stop(hurry_);
-  for (const auto& work : turn_end_work_)
-    work();
+  for (const auto& work : turn_end_work_) work();
   has_now_ = false;
 }
 
@@ -105,8 +102,6 @@ void Loop::run_another_turn() {
   uv_idle_start(hurry_, [](uv_idle_t*) {});
 }
 
-void Loop::run() {
-  uv_run(raw(), UV_RUN_DEFAULT);
-}
+void Loop::run() { uv_run(raw(), UV_RUN_DEFAULT); }
 
 }  // namespace allowd::loop

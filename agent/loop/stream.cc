@@ -49,13 +49,9 @@ Stream::~Stream() {
   uv_close(&handle_->handle, [](uv_handle_t* closed) { delete &Handle::of(closed->data); });
 }
 
-uv_stream_t* Stream::raw() const {
-  return &handle_->stream;
-}
+uv_stream_t* Stream::raw() const { return &handle_->stream; }
 
-int Stream::accept_from(uv_stream_t* listener) {
-  return uv_accept(listener, raw());
-}
+int Stream::accept_from(uv_stream_t* listener) { return uv_accept(listener, raw()); }
 
 void Stream::connect_unix(const std::string& path, std::function<void(int)> done) {
   handle_->on_connected = std::move(done);
@@ -155,9 +151,7 @@ void Stream::write(protocol::ByteBuffer& bytes) {
   }
 }
 
-std::size_t Stream::queued_bytes() const {
-  return uv_stream_get_write_queue_size(raw());
-}
+std::size_t Stream::queued_bytes() const { return uv_stream_get_write_queue_size(raw()); }
 
 void Stream::end(int status) {
   if (has_ended_) return;

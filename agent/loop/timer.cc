@@ -39,8 +39,6 @@ void Timer::start(Micros after, Micros period, std::function<void()> work) {
       to_ms(after), to_ms(period));
 }
 
-void Timer::stop() {
-  uv_timer_stop(handle_.get());
-}
+void Timer::stop() { uv_timer_stop(handle_.get()); }
 
 }  // namespace allowd::loop

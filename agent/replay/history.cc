@@ -11,9 +11,7 @@ namespace {
 
 using nlohmann::ordered_json;
 
-Error bad(std::string message) {
-  return {Error::Code::bad_request, std::move(message)};
-}
+Error bad(std::string message) { return {Error::Code::bad_request, std::move(message)}; }
 
 // A limit's JSON table as the TOML that the config reads. Every value that a limit can have is written alike
 // in both.

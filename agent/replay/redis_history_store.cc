@@ -6,9 +6,7 @@
 namespace allowd::replay {
 namespace {
 
-Error failed(std::string_view what) {
-  return Error{Error::Code::system, std::string(what)}.within("redis");
-}
+Error failed(std::string_view what) { return Error{Error::Code::system, std::string(what)}.within("redis"); }
 
 }  // namespace
 

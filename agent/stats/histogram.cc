@@ -46,8 +46,7 @@ std::uint64_t Histogram::quantile(double share) const {
 std::uint64_t Histogram::count_below_power(unsigned exponent) const {
   const std::size_t end = std::min(kBuckets, bucket_of(std::uint64_t{1} << std::min(exponent, kMaxExponent)));
   std::uint64_t seen = 0;
-  for (std::size_t bucket = 0; bucket < end; ++bucket)
-    seen += buckets_[bucket];
+  for (std::size_t bucket = 0; bucket < end; ++bucket) seen += buckets_[bucket];
   return seen;
 }
 

@@ -12,8 +12,7 @@ DecisionCounters& Registry::decisions_of(std::string_view limit, std::string_vie
 
 std::vector<Metric> Registry::metrics() const {
   std::vector<Metric> all;
-  for (const MetricSource* source : sources_)
-    source->collect(all);
+  for (const MetricSource* source : sources_) source->collect(all);
   return all;
 }
 

@@ -99,8 +99,7 @@ Value to_value(const Registry& registry) {
     latency.emplace_back(std::string(name_of(source)), latency_value(registry.latency(source)));
   }
   Value::Map all{{"decisions", std::move(decisions)}, {"latency_us", std::move(latency)}};
-  for (const Metric& metric : registry.metrics())
-    all.emplace_back(metric.name, number_value(metric.value));
+  for (const Metric& metric : registry.metrics()) all.emplace_back(metric.name, number_value(metric.value));
   return all;
 }
 
@@ -140,8 +139,7 @@ std::string to_text(const Registry& registry) {
            std::to_string(histogram.quantile(0.5)) + " p99 " + std::to_string(histogram.quantile(0.99)) +
            " max " + std::to_string(histogram.max()) + "\n";
   }
-  for (const Metric& metric : registry.metrics())
-    out += metric.name + " " + print(metric.value) + "\n";
+  for (const Metric& metric : registry.metrics()) out += metric.name + " " + print(metric.value) + "\n";
   return out;
 }
 

@@ -17,8 +17,7 @@ std::size_t segments_for(std::size_t max_keys) {
 }  // namespace
 
 KeyTable::KeyTable(std::size_t max_keys) : max_keys_(max_keys), segments_(segments_for(max_keys)) {
-  for (Segment& segment : segments_)
-    segment.max_load_factor(kMaxLoad);
+  for (Segment& segment : segments_) segment.max_load_factor(kMaxLoad);
 }
 
 KeyEntry* KeyTable::find(const KeyHash& hash) {
@@ -40,9 +39,7 @@ KeyEntry* KeyTable::insert(const KeyHash& hash, limiter::TimePoint now) {
   return &entry;
 }
 
-void KeyTable::erase(const KeyHash& hash) {
-  size_ -= segment_of(hash).erase(hash);
-}
+void KeyTable::erase(const KeyHash& hash) { size_ -= segment_of(hash).erase(hash); }
 
 void KeyTable::sweep(std::size_t segments, limiter::TimePoint now) {
   for (std::size_t i = 0; i < std::min(segments, segments_.size()); ++i) {

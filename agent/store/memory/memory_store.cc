@@ -5,9 +5,7 @@
 #include <xxhash.h>
 
 #include <algorithm>
-#include <cassert>
 #include <chrono>
-#include <cstring>
 
 namespace allowd::store {
 namespace {
@@ -29,14 +27,11 @@ MemoryStore::MemoryStore(const Options& options)
 }
 
 KeyHash MemoryStore::hash(std::string_view limit_tag, std::string_view key) const {
-  // One run over tag and key: the tag states its own length, so no two pairs give the same bytes.
-  constexpr std::size_t kMaxBytes = 2048;
-  assert(limit_tag.size() + key.size() <= kMaxBytes);
-  char bytes[kMaxBytes];
-  std::memcpy(bytes, limit_tag.data(), limit_tag.size());
-  std::memcpy(bytes + limit_tag.size(), key.data(), key.size());
-  const auto digest =
-      XXH3_128bits_withSecret(bytes, limit_tag.size() + key.size(), secret_.data(), secret_.size());
+  // The tag's hash seeds the key's, so that equal keys of two limits are apart. Both are under the secret:
+  // names that applications choose cannot be made to collide either.
+  const auto seed =
+      XXH3_64bits_withSecret(limit_tag.data(), limit_tag.size(), secret_.data(), secret_.size());
+  const auto digest = XXH3_128bits_withSeed(key.data(), key.size(), seed);
   return {digest.low64, digest.high64};
 }
 

@@ -119,23 +119,17 @@ return reply
 
 char letter_of(Operation operation) {
   switch (operation) {
-    case Operation::take:
-      return 't';
-    case Operation::peek:
-      return 'p';
-    case Operation::refund:
-      return 'r';
-    case Operation::force:
-      return 'f';
+    case Operation::take: return 't';
+    case Operation::peek: return 'p';
+    case Operation::refund: return 'r';
+    case Operation::force: return 'f';
   }
   return 'p';
 }
 
 }  // namespace
 
-std::string_view bucket_script() {
-  return kScript.substr(1);
-}
+std::string_view bucket_script() { return kScript.substr(1); }
 
 void append_redis_key(std::string& out, std::string_view prefix, std::string_view limit_tag,
                       std::string_view key) {
@@ -147,8 +141,7 @@ void append_redis_key(std::string& out, std::string_view prefix, std::string_vie
   XXH64_update(&state, key.data(), key.size());
   const std::uint64_t digest = XXH64_digest(&state);
   out.append(prefix).append(":{");
-  for (int shift = 12; shift >= 0; shift -= 4)
-    out += kDigits[digest >> shift & 0xf];
+  for (int shift = 12; shift >= 0; shift -= 4) out += kDigits[digest >> shift & 0xf];
   out.append("}:").append(limit_tag).append(key);
 }
 

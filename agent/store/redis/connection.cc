@@ -42,9 +42,7 @@ void Connection::on_connected() {
   if (auto done = std::exchange(on_open_, nullptr)) done();
 }
 
-void Connection::expect(OnReply on_reply) {
-  expected_.push_back({std::move(on_reply), loop_.now()});
-}
+void Connection::expect(OnReply on_reply) { expected_.push_back({std::move(on_reply), loop_.now()}); }
 
 void Connection::flush() {
   if (stream_) stream_->write(outbox_);
@@ -72,9 +70,7 @@ std::size_t Connection::on_bytes(std::span<const std::byte> bytes) {
   return bytes.size();
 }
 
-void Connection::on_end(int status) {
-  close(from_uv("connection", status));
-}
+void Connection::on_end(int status) { close(from_uv("connection", status)); }
 
 void Connection::close(Error why) {
   if (std::exchange(is_closed_, true)) return;
@@ -82,8 +78,7 @@ void Connection::close(Error why) {
   stream_.reset();
   outbox_.clear();
   const auto unanswered = std::exchange(expected_, {});
-  for (const Expected& expected : unanswered)
-    expected.on_reply(nullptr);
+  for (const Expected& expected : unanswered) expected.on_reply(nullptr);
   on_closed_(std::move(why));
 }
 

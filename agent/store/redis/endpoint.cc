@@ -10,9 +10,7 @@ namespace {
 constexpr std::size_t kMaxUnixPathBytes = 107;  // sockaddr_un, less its terminator
 constexpr int kMaxDb = 1'000'000;
 
-Error bad(std::string message) {
-  return {Error::Code::bad_request, std::move(message)};
-}
+Error bad(std::string message) { return {Error::Code::bad_request, std::move(message)}; }
 
 template <class Number>
 bool read_number(std::string_view text, Number& number) {

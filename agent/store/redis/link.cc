@@ -151,8 +151,7 @@ void Link::schedule_attempt() {
   limiter::Micros wait{0};
   if (attempts_ > 0) {
     limiter::Micros bound = kFirstBackoff;
-    for (std::uint64_t i = 1; i < attempts_ && bound < options_.reconnect_max; ++i)
-      bound *= 2;
+    for (std::uint64_t i = 1; i < attempts_ && bound < options_.reconnect_max; ++i) bound *= 2;
     bound = std::min(bound, options_.reconnect_max);
     wait = limiter::Micros{std::uniform_int_distribution<std::int64_t>(0, bound.count())(random_)};
   }

@@ -14,14 +14,10 @@ using limiter::Operation;
 // Tickets of askers are never this: questions of our own (giving back) carry it.
 constexpr std::uint64_t kNobody = ~std::uint64_t{0};
 
-std::string_view first_word(std::string_view text) {
-  return text.substr(0, text.find(' '));
-}
+std::string_view first_word(std::string_view text) { return text.substr(0, text.find(' ')); }
 
 // A server that answers so is the wrong one to ask: another must be found.
-bool is_wrong_server(std::string_view code) {
-  return code == "READONLY" || code == "MASTERDOWN";
-}
+bool is_wrong_server(std::string_view code) { return code == "READONLY" || code == "MASTERDOWN"; }
 
 }  // namespace
 
@@ -67,8 +63,7 @@ bool RedisStore::is_wanted(const BucketCall& call) const {
 
 void RedisStore::flush() {
   if (!link_.is_up()) {
-    for (const Call& call : std::exchange(waiting_, {}))
-      fail(*call);
+    for (const Call& call : std::exchange(waiting_, {})) fail(*call);
     return;
   }
   while (!waiting_.empty() && link_.connection().open_commands() < max_calls_in_flight_) {
@@ -180,8 +175,7 @@ void RedisStore::collect(std::vector<stats::Metric>& metrics) const {
       "Questions about values that a newer version wrote, left untouched.", unknown_format_total_);
   add("script_reloads_total", Kind::counter, "Times that Redis had lost the script.", script_reloads_total_);
   std::uint64_t errors = 0;
-  for (const auto& [code, count] : errors_)
-    errors += count;
+  for (const auto& [code, count] : errors_) errors += count;
   add("errors_total", Kind::counter, "Scripts answered with an error.", errors);
 }
 

@@ -32,8 +32,7 @@ const redisReplyObjectFunctions& plain_functions() {
 template <class Count>
 void* create_guarded_array(const redisReadTask* task, Count count) {
   std::size_t depth = 1;
-  for (const redisReadTask* at = task->parent; at != nullptr; at = at->parent)
-    ++depth;
+  for (const redisReadTask* at = task->parent; at != nullptr; at = at->parent) ++depth;
   const bool is_too_large = count < Count{0} || static_cast<std::size_t>(count) > ReplyReader::kMaxElements;
   if (is_too_large || depth > ReplyReader::kMaxDepth) return nullptr;
   return plain_functions().createArray(task, count);
@@ -54,9 +53,7 @@ Error violation(std::string_view what) {
 
 }  // namespace
 
-void write_command_header(ByteBuffer& out, std::size_t parts) {
-  write_line(out, '*', parts);
-}
+void write_command_header(ByteBuffer& out, std::size_t parts) { write_line(out, '*', parts); }
 
 void write_bulk(ByteBuffer& out, std::string_view text) {
   write_line(out, '$', text.size());
@@ -72,13 +69,10 @@ void write_bulk(ByteBuffer& out, std::int64_t number) {
 
 void write_command(ByteBuffer& out, std::initializer_list<std::string_view> parts) {
   write_command_header(out, parts.size());
-  for (const std::string_view part : parts)
-    write_bulk(out, part);
+  for (const std::string_view part : parts) write_bulk(out, part);
 }
 
-bool is_error(const Reply& reply) {
-  return reply->type == REDIS_REPLY_ERROR;
-}
+bool is_error(const Reply& reply) { return reply->type == REDIS_REPLY_ERROR; }
 
 std::string_view text_of(const Reply& reply) {
   return reply->str == nullptr ? std::string_view() : std::string_view(reply->str, reply->len);

@@ -9,9 +9,7 @@ namespace {
 
 constexpr std::int64_t kSlewOneMicroPer = 1000;  // µs
 
-limiter::Micros magnitude(limiter::Micros span) {
-  return span.count() < 0 ? -span : span;
-}
+limiter::Micros magnitude(limiter::Micros span) { return span.count() < 0 ? -span : span; }
 
 }  // namespace
 
