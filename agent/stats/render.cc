@@ -96,7 +96,8 @@ Value to_value(const Registry& registry) {
   }
   Value::Map latency;
   for (const Source source : kAllSources) {
-    latency.emplace_back(std::string(name_of(source)), latency_value(registry.latency(source)));
+    const Histogram& histogram = registry.latency(source);
+    if (histogram.count() > 0) latency.emplace_back(std::string(name_of(source)), latency_value(histogram));
   }
   Value::Map all{{"decisions", std::move(decisions)}, {"latency_us", std::move(latency)}};
   for (const Metric& metric : registry.metrics()) all.emplace_back(metric.name, number_value(metric.value));

@@ -1,0 +1,32 @@
+#!/usr/bin/env bash
+# Builds as a packager would, installs into a temporary directory, and asks the installed agent.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+root=$(mktemp -d)
+agent=
+trap '[ -z "$agent" ] || kill "$agent" 2>/dev/null || true; rm -rf "$root"' EXIT
+cmake --preset release -DALLOWD_TESTS=OFF -DALLOWD_BENCH=OFF -DCMAKE_INSTALL_PREFIX=/usr >/dev/null
+cmake --build --preset release
+DESTDIR=$root cmake --install build/release >/dev/null
+for file in usr/sbin/allowd usr/bin/allowctl usr/lib/systemd/system/allowd.service usr/lib/sysusers.d/allowd.conf; do
+  [ -f "$root/$file" ] || { echo "not installed: $file" >&2; exit 1; }
+done
+sample=$(find "$root" -name allowd.toml)
+"$root/usr/sbin/allowd" check --config "$sample" >/dev/null
+if command -v systemd-analyze >/dev/null; then
+  systemd-analyze security --offline=true --threshold=20 "$root/usr/lib/systemd/system/allowd.service" | tail -1
+fi
+sed "s|^socket = .*|socket = \"$root/allowd.sock\"|" "$sample" >"$root/test.toml"
+"$root/usr/sbin/allowd" --config "$root/test.toml" 2>"$root/log" &
+agent=$!
+export ALLOWD_SOCKET=$root/allowd.sock
+for _ in $(seq 100); do
+  if "$root/usr/bin/allowctl" ping >/dev/null 2>&1; then break; fi
+  sleep 0.05
+done
+"$root/usr/bin/allowctl" allow login user-1
+kill "$agent"
+wait "$agent"
+agent=
+echo "installed agent answered and stopped cleanly"

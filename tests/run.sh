@@ -1,0 +1,40 @@
+#!/usr/bin/env bash
+# Installs what is missing, builds, and runs every test: tests/run.sh [STEP...]
+#   dev      (the default) the development build and all tests
+#   asan     the same under AddressSanitizer and UndefinedBehaviorSanitizer
+#   fuzz     every fuzz target for $FUZZ_SECONDS (60)
+#   format   clang-format agrees with every source file
+#   install  cmake --install, and the installed agent answers
+# Starts its own Redis servers on free ports, and leaves nothing running.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+steps=("$@")
+if [ ${#steps[@]} -eq 0 ]; then steps=(dev); fi
+.ci/deps test
+
+if [ ! -x build/venv/bin/python ]; then python3 -m venv build/venv; fi
+build/venv/bin/python -m pip install -q -r tests/requirements.txt
+# The tests import the Python client from its sources.
+venv=$PWD/build/venv/bin/python
+
+run_ctest() {
+  local preset=$1
+  cmake --preset "$preset" -DPython3_EXECUTABLE="$venv" -DALLOWD_TESTS=ON -DALLOWD_BENCH=ON
+  cmake --build --preset "$preset"
+  ctest --preset "$preset" -j2
+}
+
+for step in "${steps[@]}"; do
+  echo "== $step"
+  case "$step" in
+    dev | asan | tsan) run_ctest "$step" ;;
+    fuzz) tests/fuzz/run.sh "${FUZZ_SECONDS:-60}" ;;
+    format) git ls-files '*.cc' '*.h' | xargs clang-format-14 --dry-run --Werror ;;
+    install) tests/install_test.sh ;;
+    *)
+      echo "no such step: $step" >&2
+      exit 2
+      ;;
+  esac
+done
