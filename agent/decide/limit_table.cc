@@ -24,8 +24,10 @@ LimitTable::LimitTable(const config::Config& config, stats::Registry& registry)
 }
 
 const LimitPtr* LimitTable::find(std::string_view name) const {
+  if (last_found_ != nullptr && (*last_found_)->name == name) return last_found_;
   const auto found = by_name_.find(name);
-  return found == by_name_.end() ? nullptr : &found->second;
+  if (found == by_name_.end()) return nullptr;
+  return last_found_ = &found->second;
 }
 
 Result<LimitPtr> LimitTable::find_or_parse(const protocol::InlineLimit& definition) {

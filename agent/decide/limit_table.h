@@ -37,6 +37,8 @@ class LimitTable {
   static constexpr std::size_t kMaxInline = 1024;
 
   LimitTable(const config::Config& config, stats::Registry& registry);
+  LimitTable(const LimitTable&) = delete;
+  LimitTable& operator=(const LimitTable&) = delete;
 
   // The configured limit of that name; null: there is none.
   [[nodiscard]] const LimitPtr* find(std::string_view name) const;
@@ -55,6 +57,7 @@ class LimitTable {
   stats::Registry& registry_;
   limiter::Micros default_deadline_;
   std::vector<LimitPtr> configured_;
+  mutable const LimitPtr* last_found_ = nullptr;  // most queries name the limit that the one before named
   Map by_name_;
   Map inline_;                            // by the definition's encoding
   std::deque<std::string> inline_order_;  // oldest first

@@ -113,8 +113,7 @@ class Lane {
 void print(Tally& tally, double seconds, bool as_json) {
   using protocol::Value;
   Value::Map sources;
-  for (const auto& [name, count] : tally.by_source)
-    sources.emplace_back(name, count);
+  for (const auto& [name, count] : tally.by_source) sources.emplace_back(name, count);
   const double rate = static_cast<double>(tally.answered) / seconds;
   const std::uint64_t decided = tally.answered - tally.errors;
   const Value report(Value::Map{{"queries", tally.answered},

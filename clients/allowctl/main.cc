@@ -59,7 +59,9 @@ int run_admin(const std::string& socket_path, const std::string& line, std::chro
 void add_query_options(CLI::App& command, QueryOptions& options) {
   command.add_option("LIMIT", options.limit, "a limit's name")->required();
   command.add_option("KEY", options.key, "whom to count: a user, an address, anything")->required();
-  command.add_option("--cost", options.cost, "how many permits")->type_name("N");
+  command.add_option("--cost", options.cost, "how many permits")
+      ->type_name("N")
+      ->check(CLI::NonNegativeNumber);
   auto* rate =
       command.add_option("--rate", options.rate, "define the limit here, as in 3/min")->type_name("RATE");
   command.add_option("--burst", options.burst, "with --rate: how many at once (default: the rate's count)")
@@ -83,7 +85,9 @@ void add_bench_options(CLI::App& command, BenchOptions& options, double& seconds
   command.add_option("-k,--keys", options.keys, "distinct keys")
       ->type_name("N")
       ->check(CLI::Range(1, 100'000'000));
-  command.add_option("--cost", options.cost, "permits per query")->type_name("N");
+  command.add_option("--cost", options.cost, "permits per query")
+      ->type_name("N")
+      ->check(CLI::NonNegativeNumber);
   auto* count = command.add_option("-n,--count", options.count, "queries in all")->type_name("N");
   command.add_option("-s,--seconds", seconds, "how long, unless --count")
       ->type_name("S")
@@ -182,6 +186,4 @@ int run(int argc, char** argv) {
 }  // namespace
 }  // namespace allowd::allowctl
 
-int main(int argc, char** argv) {
-  return allowd::allowctl::run(argc, argv);
-}
+int main(int argc, char** argv) { return allowd::allowctl::run(argc, argv); }

@@ -9,14 +9,11 @@ namespace allowd::allowctl {
 
 Exit exit_code(const client::Problem& problem) {
   switch (problem.kind) {
-    case client::Problem::Kind::no_agent:
-      return kNoAgent;
+    case client::Problem::Kind::no_agent: return kNoAgent;
     case client::Problem::Kind::timed_out:
-    case client::Problem::Kind::suspended:
-      return kTimedOut;
+    case client::Problem::Kind::suspended: return kTimedOut;
     case client::Problem::Kind::agent_error:
-    case client::Problem::Kind::bad_reply:
-      return kAgentError;
+    case client::Problem::Kind::bad_reply: return kAgentError;
   }
   return kAgentError;
 }

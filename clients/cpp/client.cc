@@ -19,9 +19,7 @@ constexpr std::size_t kMaxAbandoned = 1024;
 // The agent answers this much before our own deadline, so that its answer is not late.
 constexpr std::chrono::microseconds kMargin{2'000};
 
-Problem bad_reply(std::string_view text) {
-  return {Problem::Kind::bad_reply, "", std::string(text)};
-}
+Problem bad_reply(std::string_view text) { return {Problem::Kind::bad_reply, "", std::string(text)}; }
 
 // "code: text" as the agent writes it.
 Problem agent_error(std::string_view error) {
@@ -62,21 +60,14 @@ Client::Client(Options options) : options_(std::move(options)), owner_pid_(::get
   if (options_.socket_path.empty()) options_.socket_path = find_socket();
 }
 
-Decision Client::allow(const Query& query) {
-  return std::move(ask("allow", {&query, 1}).front());
-}
-Decision Client::peek(const Query& query) {
-  return std::move(ask("peek", {&query, 1}).front());
-}
-std::vector<Decision> Client::allow_batch(std::span<const Query> queries) {
-  return ask("allow", queries);
-}
+Decision Client::allow(const Query& query) { return std::move(ask("allow", {&query, 1}).front()); }
+Decision Client::peek(const Query& query) { return std::move(ask("peek", {&query, 1}).front()); }
+std::vector<Decision> Client::allow_batch(std::span<const Query> queries) { return ask("allow", queries); }
 
 std::vector<Decision> Client::ask(std::string_view method, std::span<const Query> queries) {
   std::vector<Decision> decisions(queries.size());
   if (queries.empty()) return decisions;
-  for (Decision& decision : decisions)
-    decision.problem = Problem{Problem::Kind::timed_out, "", "no answer"};
+  for (Decision& decision : decisions) decision.problem = Problem{Problem::Kind::timed_out, "", "no answer"};
   const auto problem = exchange(method, queries, decisions);
   for (Decision& decision : decisions) {
     if (!decision.problem) continue;

@@ -36,8 +36,8 @@ struct Query {
   std::string_view limit;
   std::string_view key;
   std::uint64_t cost = 1;
-  std::string_view rate;               // "100/s": defines the limit here; empty: the agent's config does
-  std::optional<std::uint64_t> burst;  // with `rate`
+  std::string_view rate = {};               // "100/s": defines the limit here; empty: the agent's config does
+  std::optional<std::uint64_t> burst = {};  // with `rate`
 };
 
 struct Decision {

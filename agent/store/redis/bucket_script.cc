@@ -26,8 +26,8 @@ constexpr std::int64_t kUnknownFormat = -(std::int64_t{1} << 53);
 // tostring.
 constexpr std::string_view kScript = R"lua(
 local unpack, pack, read = unpack or table.unpack, struct.pack, struct.unpack
-local call, ceil, floor, format, byte = redis.call, math.ceil, math.floor, string.format, string.byte
-local MOST, FORMAT = 4503599627370496, 1
+local call, ceil, format, byte = redis.call, math.ceil, string.format, string.byte
+local MOST, LATEST, UNKNOWN, FORMAT = 4503599627370496, 9007199254740992, -9007199254740992, 1
 local now, repeats, limits = tonumber(ARGV[1]), ARGV[2] == '1', tonumber(ARGV[3])
 local units, refills, fulls, at = {}, {}, {}, 3
 for i = 1, limits do
@@ -38,7 +38,8 @@ local values, written, ttls, reply, healed, k = call('MGET', unpack(KEYS)), {}, 
 
 -- 60 s beyond the reset, in whole seconds so that equal ones are printed once; at most 400 days
 local function ttl_of(used, refill)
-  local s = floor(used / refill / 1000000) + 60
+  local s = used / refill / 1000000
+  s = s - s % 1 + 60
   if s > 34560000 then s = 34560000 end
   local text = ttls[s]
   if not text then text = format('%.0f', s) ttls[s] = text end
@@ -61,23 +62,27 @@ while at < #ARGV do
     k = k + 1
     local key, value, used, last = KEYS[k], values[k], 0, now
     if repeats then value = written[key] or value end
-    local known, fresh = false, not value
+    local known, newer, fresh = false, false, not value
     if value then
-      local number = byte(value, 1) or 0
-      if number == FORMAT and #value == 25 then
-        local _, u, l, s = read('<Bddd', value)
-        if u >= 1 and u <= MOST and s >= 0 and s <= MOST and l >= 0 and l <= 9007199254740992 then
+      if #value == 25 then
+        local number, u, l, s = read('<Bddd', value)
+        if number == FORMAT and u >= 1 and u <= MOST and s >= 0 and s <= MOST and l >= 0 and l <= LATEST then
           known = true
           if u ~= unit then s = convert(s, u, unit) end
           if l > now then last = l end
           local back = last - l
           if back < s / refill then used = s - back * refill end
+        else
+          newer = number > FORMAT and number < 32
         end
-      elseif number > FORMAT and number < 32 then
-        reply[k] = -9007199254740992
+      else
+        local number = byte(value, 1) or 0
+        newer = number > FORMAT and number < 32
       end
     end
-    if not reply[k] then
+    if newer then
+      reply[k] = UNKNOWN
+    else
       local passes, after = true, used
       if op == 't' then
         passes = used + cost <= full or cost == 0

@@ -1,0 +1,116 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""Measures allowd against the servers it is compared with. README.md says what the figures mean.
+
+Starts what it needs, ends only that, and leaves nothing behind. Exit code 0 if all scenarios ran, whether or not
+the figures were met (a busy machine can miss them); 1 if one could not be run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+sys.dont_write_bytecode = True  # a benchmark leaves no files in the sources
+
+import local_scenarios  # noqa: E402
+import memory_scenarios  # noqa: E402
+import redis_scenarios  # noqa: E402
+from scenario import Options, Result, Scenario  # noqa: E402
+from servers import BenchError  # noqa: E402
+from wire import WireError  # noqa: E402
+
+SCENARIOS = [
+    Scenario(
+        "local_depth128",
+        "one connection, 128 requests in flight, 1,000 keys: the memory store against an echo server",
+        local_scenarios.local_depth128,
+    ),
+    Scenario(
+        "local_one_at_a_time",
+        "one connection, one request in flight: the memory store against an echo server",
+        local_scenarios.local_one_at_a_time,
+    ),
+    Scenario(
+        "redis_64x1",
+        "64 connections, one request in flight each, 10,000 keys: the agent on Redis against one EVALSHA a request",
+        redis_scenarios.redis_64x1,
+    ),
+    Scenario(
+        "redis_64x16",
+        "64 connections, 16 requests in flight each, 10,000 keys: the agent on Redis against one EVALSHA a request",
+        redis_scenarios.redis_64x16,
+    ),
+    Scenario("idle", "fresh agents that nobody asks anything", memory_scenarios.idle),
+    Scenario(
+        "million_keys",
+        "a million distinct keys into the memory store, watched by a second client",
+        memory_scenarios.million_keys,
+    ),
+]
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Measures allowd against the servers it is compared with.")
+    parser.add_argument("--bin", type=Path, required=True, help="directory of the executables (a release build)")
+    parser.add_argument("--rounds", type=int, default=5, help="rounds of A B in each scenario (5)")
+    parser.add_argument("--seconds", type=float, default=2.0, help="measured per side and round (2)")
+    parser.add_argument("--only", choices=[scenario.name for scenario in SCENARIOS], help="run this scenario alone")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write all figures there")
+    arguments = parser.parse_args()
+    if arguments.rounds < 1 or not arguments.seconds > 0:
+        parser.error("--rounds and --seconds must be positive")
+    return arguments
+
+
+def run(scenario: Scenario, options: Options) -> Result:
+    print(f"{scenario.name}: {scenario.about}", flush=True)
+    result = scenario.run(options)
+    for figure in result.figures:
+        print(figure.line())
+    for note in result.notes:
+        print(f"  {note}")
+    print(flush=True)
+    return result
+
+
+def as_json(name: str, result: Result) -> dict[str, Any]:
+    return {
+        "name": name,
+        "figures": [figure.as_json() for figure in result.figures],
+        "notes": result.notes,
+        "rounds": result.rounds,
+    }
+
+
+def main() -> int:
+    arguments = parse_arguments()
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda *_: sys.exit(1))  # so that the processes started are ended too
+    options = Options(arguments.bin.resolve(), arguments.rounds, arguments.seconds)
+    results: list[dict[str, Any]] = []
+    failed = False
+    for scenario in SCENARIOS:
+        if arguments.only in (None, scenario.name):
+            try:
+                results.append(as_json(scenario.name, run(scenario, options)))
+            except (BenchError, WireError, OSError) as error:
+                print(f"  could not be run: {error}\n", file=sys.stderr, flush=True)
+                failed = True
+    if arguments.json is not None:
+        host = {"cpus": os.cpu_count(), "machine": platform.machine(), "kernel": platform.release()}
+        arguments.json.write_text(json.dumps({"host": host, "scenarios": results}, indent=2) + "\n")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)
