@@ -122,6 +122,10 @@ bool read_plain_request(std::span<const std::byte> bytes, Message& message) {
   std::int64_t type = 0;
   std::string_view method;
   Request& request = message.request;
+  request.refusal.reset();
+  request.query.defined_inline.reset();
+  request.query.deadline_us.reset();
+  request.query.cost = 1;
   if (!cursor.read_array(fields) || fields != 4) return false;
   if (!cursor.read_integer(type) || type != kRequest) return false;
   if (!cursor.read_unsigned(request.msgid) || !cursor.read_text(method)) return false;
@@ -129,6 +133,7 @@ bool read_plain_request(std::span<const std::byte> bytes, Message& message) {
   if (request.method == Method::other) return false;
   if (ParamReader(cursor).read_params(request.method, request.query)) return false;
   message.kind = Message::Kind::request;
+  message.ends_stream = false;
   message.size = distance(bytes, cursor.position());
   return message.size <= kMaxRequestBytes;
 }
@@ -202,9 +207,14 @@ std::string_view name_of(ErrorCode code) {
   return kNames[static_cast<std::size_t>(code)];
 }
 
+void read_message(std::span<const std::byte> bytes, Message& message) {
+  if (!bytes.empty() && read_plain_request(bytes, message)) return;
+  message = bytes.empty() ? Message{} : read_any_message(bytes);
+}
+
 Message read_message(std::span<const std::byte> bytes) {
   Message message;
-  if (!bytes.empty() && !read_plain_request(bytes, message)) message = read_any_message(bytes);
+  read_message(bytes, message);
   return message;
 }
 

@@ -11,8 +11,9 @@ using protocol::Method;
 
 std::size_t AppSession::serve(std::span<const std::byte> bytes) {
   std::size_t used = 0;
+  Message message;
   while (used < bytes.size() && !must_pause()) {
-    const Message message = protocol::read_message(bytes.subspan(used));
+    protocol::read_message(bytes.subspan(used), message);
     switch (message.kind) {
       case Message::Kind::request: serve_request(message.request); break;
       case Message::Kind::notification: ++counters_.notifications; break;

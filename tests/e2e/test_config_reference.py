@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: MIT
+"""CONFIG.md against the code: what is documented exists with the default stated, and what exists is documented."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import tomllib
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+ALLOWD = Path(os.environ.get("ALLOWD_BIN_DIR", ROOT / "build/dev/bin")) / "allowd"
+
+# Values that differ from the defaults, so that `check` prints every key.
+EVERYTHING = """
+[agent]
+socket = "/tmp/a.sock"
+socket_mode = "0600"
+socket_group = "nogroup"
+admin_socket = "/tmp/b.sock"
+max_connections = 7
+max_keys = 8
+deadline = "9ms"
+[redis]
+url = "redis://u:p@h:1/2"
+prefix = "p"
+reconnect_max = "3s"
+[limits.NAME]
+rate = "5/10s"
+burst = 6
+algorithm = "token_bucket"
+on_failure = "deny"
+deadline = "4ms"
+"""
+
+
+def documented() -> dict[str, dict[str, str]]:
+    """{section: {key: the default's cell}} from CONFIG.md's tables."""
+    sections: dict[str, dict[str, str]] = {}
+    keys: dict[str, str] = {}
+    for line in (ROOT / "agent/CONFIG.md").read_text().splitlines():
+        if heading := re.match(r"## \[(.+)\]", line):
+            keys = sections.setdefault(heading[1], {})
+        elif row := re.match(r"\| `(\w+)` \| [^|]+ \| ([^|]+) \|", line):
+            keys[row[1]] = row[2].strip()
+    return sections
+
+
+def check(tmp_path: Path, text: str) -> dict[str, Any]:
+    config = tmp_path / "allowd.toml"
+    config.write_text(text)
+    result = subprocess.run([ALLOWD, "check", "--config", config], capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    return tomllib.loads(result.stdout)
+
+
+def test_every_key_that_the_agent_has_is_documented_and_the_reverse(tmp_path: Path) -> None:
+    effective = check(tmp_path, EVERYTHING)
+    reference = documented()
+    assert set(effective["agent"]) == set(reference["agent"])
+    assert set(effective["redis"]) == set(reference["redis"])
+    assert set(effective["limits"]["NAME"]) == set(reference["limits.NAME"])
+
+
+def test_the_documented_defaults_are_the_agents(tmp_path: Path) -> None:
+    effective = check(tmp_path, '[redis]\nurl = "redis://h"\n[limits.NAME]\nrate = "5/s"\n')
+    tables = {"agent": effective["agent"], "redis": effective["redis"], "limits.NAME": effective["limits"]["NAME"]}
+    compared = 0
+    for section, keys in documented().items():
+        for key, default in keys.items():
+            if default.startswith("`") and default.count("`") == 2 and not default.startswith("`["):
+                assert tables[section][key] == tomllib.loads(f"value = {default.strip('`')}")["value"], (section, key)
+                compared += 1
+    assert compared >= 8
+
+
+def test_a_key_that_is_not_documented_is_refused(tmp_path: Path) -> None:
+    config = tmp_path / "allowd.toml"
+    config.write_text("[agent]\nmax_conections = 5\n")
+    result = subprocess.run([ALLOWD, "check", "--config", config], capture_output=True, text=True)
+    assert result.returncode != 0
+    assert f"{config}:2: agent.max_conections: unknown key; did you mean max_connections?" in result.stderr
