@@ -59,36 +59,32 @@ Decider::Decider(store::Store& store, LimitTable& limits, stats::Registry& regis
 
 Outcome Decider::ask(Operation operation, const protocol::Query& query, SteadyTime now, Asker& asker,
                      std::uint64_t msgid) {
-  LimitPtr parsed;
-  const LimitPtr* limit = nullptr;
   if (query.defined_inline) {
-    auto found = limits_.find_or_parse(*query.defined_inline);
-    if (!found) return {ErrorCode::bad_request, std::move(found.error().message)};
-    parsed = std::move(*found);
-    limit = &parsed;
-  } else {
-    limit = limits_.find(query.limit);
-    if (limit == nullptr) {
-      return {ErrorCode::unknown_limit, "no limit is named " + protocol::quoted(query.limit)};
-    }
+    auto limit = limits_.find_or_parse(*query.defined_inline);
+    if (!limit) return {ErrorCode::bad_request, std::move(limit.error().message)};
+    return ask_limit(*limit, operation, query, now, asker, msgid);
   }
-  const Limit& found = **limit;
-  const store::Question question{operation, &found.bucket, found.tag, query.key, query.cost, 0};
+  const LimitPtr* limit = limits_.find(query.limit);
+  if (limit == nullptr) {
+    return {ErrorCode::unknown_limit, "no limit is named " + protocol::quoted(query.limit)};
+  }
+  return ask_limit(*limit, operation, query, now, asker, msgid);
+}
 
-  if (!found.bucket.can_hold(query.cost) && !is_local_) {
+Outcome Decider::ask_limit(const LimitPtr& limit, Operation operation, const protocol::Query& query,
+                           SteadyTime now, Asker& asker, std::uint64_t msgid) {
+  const store::Question question{operation, &limit->bucket, limit->tag, query.key, query.cost, 0};
+  if (is_local_) return decided_now(from_store(*store_.ask(question, now)), *limit);
+  if (!limit->bucket.can_hold(query.cost)) {
     // Can never pass: no trip to the store, so its true level is not known here.
-    const auto decision = found.bucket.describe(0, query.cost, limiter::Verdict::never);
-    return decided_now(to_wire(decision, Source::local, ""), found);
+    const auto decision = limit->bucket.describe(0, query.cost, limiter::Verdict::never);
+    return decided_now(to_wire(decision, Source::local, ""), *limit);
   }
-  if (is_local_) {
-    const auto answer = store_.ask(question, now);
-    return decided_now(from_store(*answer), found);
-  }
-  limiter::Micros wait = found.deadline;
+  limiter::Micros wait = limit->deadline;
   if (query.deadline_us) wait = limiter::Micros{*query.deadline_us};
   wait = std::min(wait, kLongestDeadline);
-  if (wait.count() == 0) return decided_now(by_policy(found, now), found);
-  return start_waiting(question, *limit, wait, now, asker, msgid);
+  if (wait.count() == 0) return decided_now(by_policy(*limit, now), *limit);
+  return start_waiting(question, limit, wait, now, asker, msgid);
 }
 
 Outcome Decider::start_waiting(const store::Question& question, const LimitPtr& limit, limiter::Micros wait,

@@ -86,6 +86,8 @@ class Decider final : private store::AnswerSink, public stats::MetricSource {
   Fate on_answer(std::uint64_t ticket, const store::Answer& answer, SteadyTime now) override;
   [[nodiscard]] bool is_waiting(std::uint64_t ticket) const override;
 
+  Outcome ask_limit(const LimitPtr& limit, limiter::Operation operation, const protocol::Query& query,
+                    SteadyTime now, Asker& asker, std::uint64_t msgid);
   Outcome start_waiting(const store::Question& question, const LimitPtr& limit, limiter::Micros wait,
                         SteadyTime now, Asker& asker, std::uint64_t msgid);
   [[nodiscard]] DeadlineQueue::Slot take_slot();

@@ -22,15 +22,18 @@ Value number_value(double number) {
   return is_whole ? Value(static_cast<std::int64_t>(number)) : Value(number);
 }
 
-// Calls `visit(verdict, source, count)` for what was counted.
+// Calls `visit(verdict, source, count)` for what was counted; with `from_start` also for what every limit
+// will count sooner or later, so that a scraper sees those series begin at 0.
 template <class Visit>
-void for_each_count(const DecisionCounters& counters, Visit visit) {
+void for_each_count(const DecisionCounters& counters, bool from_start, Visit visit) {
   for (std::size_t v = 0; v < protocol::kVerdicts; ++v) {
     for (std::size_t s = 0; s < protocol::kSources; ++s) {
       const auto verdict = static_cast<Verdict>(v);
       const auto source = static_cast<Source>(s);
-      if (const std::uint64_t count = counters.count(verdict, source); count > 0)
-        visit(verdict, source, count);
+      const std::uint64_t count = counters.count(verdict, source);
+      const bool is_usual =
+          source != Source::fallback && (verdict == Verdict::ok || verdict == Verdict::limited);
+      if (count > 0 || (from_start && is_usual)) visit(verdict, source, count);
     }
   }
 }
@@ -89,7 +92,7 @@ Value to_value(const Registry& registry) {
   Value::Map decisions;
   for (const DecisionCounters& counters : registry.decisions()) {
     Value::Map counts;
-    for_each_count(counters, [&](Verdict verdict, Source source, std::uint64_t count) {
+    for_each_count(counters, false, [&](Verdict verdict, Source source, std::uint64_t count) {
       counts.emplace_back(std::string(name_of(verdict)) + "/" + std::string(name_of(source)), count);
     });
     if (!counts.empty()) decisions.emplace_back(path_of(counters), std::move(counts));
@@ -110,11 +113,12 @@ std::string to_prometheus(const Registry& registry, std::string_view version) {
   out += "allowd_build_info{version=\"" + label(version) + "\"} 1\n";
   add_header(out, "decisions_total", "counter", "Decisions, by limit, tier, verdict and who decided.");
   for (const DecisionCounters& counters : registry.decisions()) {
-    for_each_count(counters, [&](Verdict verdict, Source source, std::uint64_t count) {
-      out += "allowd_decisions_total{limit=\"" + label(counters.limit()) + "\",tier=\"" +
-             label(counters.tier()) + "\",verdict=\"" + std::string(name_of(verdict)) + "\",source=\"" +
-             std::string(name_of(source)) + "\"} " + std::to_string(count) + "\n";
-    });
+    for_each_count(
+        counters, counters.tier().empty(), [&](Verdict verdict, Source source, std::uint64_t count) {
+          out += "allowd_decisions_total{limit=\"" + label(counters.limit()) + "\",tier=\"" +
+                 label(counters.tier()) + "\",verdict=\"" + std::string(name_of(verdict)) + "\",source=\"" +
+                 std::string(name_of(source)) + "\"} " + std::to_string(count) + "\n";
+        });
   }
   add_latency(out, registry);
   for (const Metric& metric : registry.metrics()) {
@@ -127,7 +131,7 @@ std::string to_prometheus(const Registry& registry, std::string_view version) {
 std::string to_text(const Registry& registry) {
   std::string out;
   for (const DecisionCounters& counters : registry.decisions()) {
-    for_each_count(counters, [&](Verdict verdict, Source source, std::uint64_t count) {
+    for_each_count(counters, false, [&](Verdict verdict, Source source, std::uint64_t count) {
       out += "decisions " + path_of(counters) + " " + std::string(name_of(verdict)) + " " +
              std::string(name_of(source)) + " " + std::to_string(count) + "\n";
     });

@@ -128,7 +128,10 @@ void Link::come_up() {
   ++connects_total_;
   has_reported_down_ = false;
   spdlog::info("redis {}: connected, clock known to {} us", name_, clock_.uncertainty().count());
-  clock_timer_.every(kClockEvery, [this] { measure_clock(kClockRounds, [] {}); });
+  clock_timer_.every(kClockEvery, [this] {
+    measure_clock(kClockRounds, [] {});
+    watch_for_stall();  // so that a server that hangs is noticed before a query has to wait for it
+  });
 }
 
 void Link::go_down(const Error& why) {
