@@ -20,6 +20,8 @@ class Breaker {
 
   // Whether a call may be tried. While open, the first that asks after a second is the probe.
   [[nodiscard]] bool lets_through(TimePoint now);
+  // How long until a probe is let through; the whole second when it is not open.
+  [[nodiscard]] std::chrono::microseconds probe_in(TimePoint now) const;
   void on_timeout(TimePoint now);
   // The agent answered, or there is none: waiting is not the trouble.
   void on_other_end();

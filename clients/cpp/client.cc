@@ -4,8 +4,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <mutex>
 #include <utility>
 
+#include "clients/cpp/breaker.h"
 #include "clients/cpp/discovery.h"
 #include "protocol/caps.h"
 
@@ -13,20 +15,29 @@ namespace allowd::client {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+using std::chrono::microseconds;
+using MaybeProblem = std::optional<Problem>;
 
-// Replies that are owed to calls given up; beyond, the connection is not worth keeping.
-constexpr std::size_t kMaxAbandoned = 1024;
-// The agent answers this much before our own deadline, so that its answer is not late.
-constexpr std::chrono::microseconds kMargin{2'000};
+// Replies that are still owed to calls given up; with more the connection is closed.
+constexpr std::size_t kMaxAbandoned = 64;
 
 Problem bad_reply(std::string_view text) { return {Problem::Kind::bad_reply, "", std::string(text)}; }
+
+Problem callers_mistake(std::string_view code, std::string_view text) {
+  return {Problem::Kind::agent_error, std::string(code), std::string(text)};
+}
 
 // "code: text" as the agent writes it.
 Problem agent_error(std::string_view error) {
   const std::size_t colon = error.find(": ");
-  if (colon == std::string_view::npos) return {Problem::Kind::agent_error, std::string(error), ""};
-  return {Problem::Kind::agent_error, std::string(error.substr(0, colon)),
-          std::string(error.substr(colon + 2))};
+  if (colon == std::string_view::npos) return callers_mistake(error, "");
+  return callers_mistake(error.substr(0, colon), error.substr(colon + 2));
+}
+
+// What the agent may take of the time that is left: the way back needs some of it.
+std::uint64_t agents_share(microseconds left) {
+  const microseconds margin = std::min(left / 10, microseconds{5'000});
+  return static_cast<std::uint64_t>(std::max(left - margin, microseconds{1}).count());
 }
 
 Decision to_decision(const protocol::Reply& reply) {
@@ -56,8 +67,115 @@ Decision to_decision(const protocol::Reply& reply) {
 
 }  // namespace
 
-Client::Client(Options options) : options_(std::move(options)), owner_pid_(::getpid()) {
-  if (options_.socket_path.empty()) options_.socket_path = find_socket();
+struct Client::Shared {
+  std::timed_mutex lock;
+  pid_t owner = ::getpid();
+  Breaker breaker;
+  Connection connection;
+  std::uint32_t next_id = 0;
+  std::size_t abandoned = 0;  // requests on this connection whose replies nobody waits for any more
+};
+
+// One call's hold on what is shared: the lock, the connection, the deadline, and what the breaker learns at
+// the end.
+class Client::Turn {
+ public:
+  Turn(Client& client) : client_(client), deadline_(Clock::now() + client.options_.timeout) {
+    if (client.shared_->owner != ::getpid()) {
+      // A forked child: some thread of the parent's may hold the lock for ever. Only the descriptor is let go
+      // of.
+      client.shared_->connection.close();
+      static_cast<void>(client.shared_.release());
+      client.shared_ = std::make_unique<Shared>();
+    }
+    shared_ = client.shared_.get();
+    lock_ = std::unique_lock(shared_->lock, deadline_);
+  }
+
+  [[nodiscard]] TimePoint deadline() const { return deadline_; }
+  [[nodiscard]] Connection& connection() { return shared_->connection; }
+  [[nodiscard]] microseconds left() const {
+    return std::chrono::duration_cast<microseconds>(deadline_ - Clock::now());
+  }
+  [[nodiscard]] microseconds probe_in() const { return shared_->breaker.probe_in(Clock::now()); }
+
+  // Whether the call may be tried, and a connection for it.
+  MaybeProblem begin() {
+    if (!lock_) return Problem{Problem::Kind::timed_out, "", "another thread's call took all the time"};
+    if (!shared_->breaker.lets_through(Clock::now())) {
+      return Problem{Problem::Kind::suspended, "", "three calls timed out just before"};
+    }
+    is_tried_ = true;
+    return open();
+  }
+
+  MaybeProblem send(const protocol::ByteBuffer& requests) {
+    std::size_t sent = 0;
+    auto problem = connection().write(requests.view(), deadline_, sent);
+    // An agent that was restarted leaves us a dead connection. Nothing of the request has left: it may go out
+    // anew.
+    const bool was_stale = problem && sent == 0 && problem->kind == Problem::Kind::no_agent && !is_new_;
+    if (!was_stale) return problem;
+    if (problem = open(); problem) return problem;
+    return connection().write(requests.view(), deadline_, sent);
+  }
+
+  std::uint32_t take_ids(std::size_t count) {
+    return std::exchange(shared_->next_id, shared_->next_id + static_cast<std::uint32_t>(count));
+  }
+
+  // Reads one reply that belongs to [first, first + count); passes over those of calls given up before.
+  MaybeProblem next_reply(std::uint32_t first, std::size_t count, std::size_t cap, protocol::Reply& reply) {
+    while (true) {
+      reply = protocol::read_reply(connection().received(), cap);
+      if (reply.kind == protocol::Reply::Kind::violation) {
+        connection().close();
+        return bad_reply("the agent broke the protocol");
+      }
+      if (reply.kind == protocol::Reply::Kind::incomplete) {
+        if (auto problem = connection().read_more(deadline_)) return problem;
+        continue;
+      }
+      if (static_cast<std::uint32_t>(reply.msgid) - first < count) return {};
+      connection().drop(reply.size);
+      if (shared_->abandoned > 0) --shared_->abandoned;
+    }
+  }
+
+  // `missing`: requests that were sent and not answered.
+  void finish(const MaybeProblem& problem, std::size_t missing) {
+    if (!is_tried_) return;
+    shared_->abandoned += missing;
+    const bool is_mid_message = problem && !connection().received().empty();
+    if (is_mid_message || shared_->abandoned > kMaxAbandoned) connection().close();
+    if (problem && problem->kind == Problem::Kind::timed_out) {
+      shared_->breaker.on_timeout(Clock::now());
+    } else {
+      shared_->breaker.on_other_end();
+    }
+  }
+
+ private:
+  MaybeProblem open() {
+    if (connection().is_open()) return {};
+    shared_->abandoned = 0;
+    is_new_ = true;
+    return connection().connect(client_.socket_path(), deadline_);
+  }
+
+  Client& client_;
+  TimePoint deadline_;
+  Shared* shared_ = nullptr;
+  std::unique_lock<std::timed_mutex> lock_;
+  bool is_tried_ = false;
+  bool is_new_ = false;
+};
+
+Client::Client(Options options) : options_(std::move(options)), shared_(std::make_unique<Shared>()) {}
+Client::~Client() = default;
+
+std::string Client::socket_path() const {
+  return options_.socket_path.empty() ? find_socket() : options_.socket_path;
 }
 
 Decision Client::allow(const Query& query) { return std::move(ask("allow", {&query, 1}).front()); }
@@ -67,152 +185,109 @@ std::vector<Decision> Client::allow_batch(std::span<const Query> queries) { retu
 std::vector<Decision> Client::ask(std::string_view method, std::span<const Query> queries) {
   std::vector<Decision> decisions(queries.size());
   if (queries.empty()) return decisions;
+  if (queries.size() > kMaxBatch) {
+    for (Decision& decision : decisions) {
+      decision.problem = callers_mistake("too_large", "a batch holds at most 1024 queries");
+    }
+    return decisions;
+  }
   for (Decision& decision : decisions) decision.problem = Problem{Problem::Kind::timed_out, "", "no answer"};
-  const auto problem = exchange(method, queries, decisions);
+  Turn turn(*this);
+  auto problem = turn.begin();
+  if (!problem) problem = exchange(turn, method, queries, decisions);
   for (Decision& decision : decisions) {
     if (!decision.problem) continue;
     // A reply that never came shares the call's fate; one that came as an error has its own.
     if (problem && decision.problem->kind != Problem::Kind::agent_error) decision.problem = problem;
-    if (!decision.problem->is_callers_mistake()) decision = by_policy(*decision.problem);
+    if (!decision.problem->is_callers_mistake()) decision = by_policy(*decision.problem, turn.probe_in());
   }
   return decisions;
 }
 
-std::optional<Problem> Client::exchange(std::string_view method, std::span<const Query> queries,
+std::optional<Problem> Client::exchange(Turn& turn, std::string_view method, std::span<const Query> queries,
                                         std::vector<Decision>& decisions) {
-  const TimePoint now = Clock::now();
-  const TimePoint deadline = now + options_.timeout;
-  if (!breaker_.lets_through(now))
-    return Problem{Problem::Kind::suspended, "", "three calls timed out just before"};
-  auto problem = open(deadline);
-  const std::uint32_t first = take_ids(queries.size());
-  std::size_t missing = queries.size();
-  if (!problem) {
-    const auto left = std::chrono::duration_cast<std::chrono::microseconds>(deadline - Clock::now());
-    const auto for_agent = std::max(left - std::min(kMargin, left / 4), std::chrono::microseconds{0});
-    protocol::ByteBuffer requests;
-    for (std::size_t i = 0; i < queries.size(); ++i) {
-      const Query& query = queries[i];
-      protocol::write_query(requests, first + static_cast<std::uint32_t>(i),
-                            {.method = method,
-                             .limit = {query.limit, query.rate, query.burst},
-                             .key = query.key,
-                             .cost = query.cost,
-                             .deadline_us = static_cast<std::uint64_t>(for_agent.count())});
+  const std::uint32_t first = turn.take_ids(queries.size());
+  const std::uint64_t deadline_us = agents_share(turn.left());
+  protocol::ByteBuffer requests;
+  std::size_t missing = 0;
+  for (std::size_t i = 0; i < queries.size(); ++i) {
+    const Query& query = queries[i];
+    protocol::ByteBuffer request;
+    protocol::write_query(request, first + static_cast<std::uint32_t>(i),
+                          {.method = method,
+                           .limit = {query.limit, query.rate, query.burst},
+                           .key = query.key,
+                           .cost = query.cost,
+                           .deadline_us = deadline_us});
+    if (request.size() > protocol::kMaxRequestBytes) {
+      decisions[i].problem = callers_mistake("too_large", "the request is over 8192 bytes");
+      continue;
     }
-    problem = send(requests, deadline);
+    requests.append(request.view());
+    ++missing;
   }
+  auto problem = missing > 0 ? turn.send(requests) : MaybeProblem{};
   while (!problem && missing > 0) {
     protocol::Reply reply;
-    problem = next_reply(first, queries.size(), protocol::kMaxReplyBytes, deadline, reply);
+    problem = turn.next_reply(first, queries.size(), protocol::kMaxReplyBytes, reply);
     if (problem) break;
-    Decision& decision = decisions[static_cast<std::uint32_t>(reply.msgid) - first];
-    decision = to_decision(reply);
-    connection_.drop(reply.size);
+    decisions[static_cast<std::uint32_t>(reply.msgid) - first] = to_decision(reply);
+    turn.connection().drop(reply.size);
     --missing;
   }
-  abandoned_ += connection_.is_open() ? missing : 0;
-  note_end(problem);
+  turn.finish(problem, missing);
   return problem;
 }
 
 std::optional<Problem> Client::ping() {
   protocol::Value pong;
-  auto problem = fetch("ping", pong);
+  auto problem = fetch("ping", protocol::kMaxReplyBytes, pong);
   const std::string* text = pong.as_string();
   if (!problem && (text == nullptr || *text != "pong")) problem = bad_reply("the answer to ping is not pong");
   return problem;
 }
 
-std::optional<Problem> Client::fetch(std::string_view method, protocol::Value& report) {
-  const TimePoint now = Clock::now();
-  const TimePoint deadline = now + options_.timeout;
-  if (!breaker_.lets_through(now))
-    return Problem{Problem::Kind::suspended, "", "three calls timed out just before"};
-  auto problem = open(deadline);
-  const std::uint32_t id = take_ids(1);
+std::optional<Problem> Client::info(protocol::Value& report) {
+  // A late megabyte must not reach a small call: a client of its own, for this one question.
+  return Client(options_).fetch("info", protocol::kMaxReportBytes, report);
+}
+
+std::optional<Problem> Client::stats(protocol::Value& report) {
+  return Client(options_).fetch("stats", protocol::kMaxReportBytes, report);
+}
+
+std::optional<Problem> Client::fetch(std::string_view method, std::size_t cap, protocol::Value& report) {
+  Turn turn(*this);
+  if (auto problem = turn.begin()) return problem;
+  const std::uint32_t id = turn.take_ids(1);
   protocol::ByteBuffer request;
   protocol::write_plain_request(request, id, method);
-  if (!problem) problem = send(request, deadline);
+  auto problem = turn.send(request);
   protocol::Reply reply;
-  if (!problem) problem = next_reply(id, 1, protocol::kMaxReportBytes, deadline, reply);
-  note_end(problem);
-  if (problem) {
-    abandoned_ += connection_.is_open() ? 1 : 0;
+  if (!problem) problem = turn.next_reply(id, 1, cap, reply);
+  if (!problem) {
+    if (!reply.error.empty()) {
+      problem = agent_error(reply.error);
+    } else if (protocol::Cursor cursor(reply.result); !protocol::read_value(cursor, report)) {
+      problem = bad_reply("the result is malformed");
+    }
+    turn.connection().drop(reply.size);
+    turn.finish({}, 0);
     return problem;
   }
-  if (!reply.error.empty()) {
-    problem = agent_error(reply.error);
-  } else if (protocol::Cursor cursor(reply.result); !protocol::read_value(cursor, report)) {
-    problem = bad_reply("the result is malformed");
-  }
-  connection_.drop(reply.size);
+  turn.finish(problem, 1);
   return problem;
 }
 
-std::optional<Problem> Client::open(TimePoint deadline) {
-  if (owner_pid_ != ::getpid()) {
-    // A forked child: closing its copy of the descriptor leaves the parent's connection alone.
-    owner_pid_ = ::getpid();
-    connection_.close();
-    breaker_ = {};
-  }
-  if (abandoned_ > kMaxAbandoned) connection_.close();
-  if (connection_.is_open()) return {};
-  abandoned_ = 0;
-  return connection_.connect(options_.socket_path, deadline);
-}
-
-std::optional<Problem> Client::send(const protocol::ByteBuffer& requests, TimePoint deadline) {
-  std::size_t sent = 0;
-  auto problem = connection_.write(requests.view(), deadline, sent);
-  // An agent that was restarted leaves us a dead connection. Nothing of the request has left: it may go out
-  // anew.
-  const bool was_stale = problem && sent == 0 && problem->kind == Problem::Kind::no_agent;
-  if (!was_stale) return problem;
-  if (problem = open(deadline); problem) return problem;
-  return connection_.write(requests.view(), deadline, sent);
-}
-
-std::optional<Problem> Client::next_reply(std::uint32_t first, std::size_t count, std::size_t cap,
-                                          TimePoint deadline, protocol::Reply& reply) {
-  while (true) {
-    reply = protocol::read_reply(connection_.received(), cap);
-    if (reply.kind == protocol::Reply::Kind::violation) {
-      connection_.close();
-      return bad_reply("the agent broke the protocol");
-    }
-    if (reply.kind == protocol::Reply::Kind::incomplete) {
-      if (auto problem = connection_.read_more(deadline)) return problem;
-      continue;
-    }
-    const std::uint32_t place = static_cast<std::uint32_t>(reply.msgid) - first;
-    if (place < count) return {};
-    connection_.drop(reply.size);  // of a call that was given up
-    if (abandoned_ > 0) --abandoned_;
-  }
-}
-
-void Client::note_end(const std::optional<Problem>& problem) {
-  if (problem && problem->kind == Problem::Kind::timed_out) {
-    breaker_.on_timeout(Clock::now());
-  } else {
-    breaker_.on_other_end();
-  }
-}
-
-Decision Client::by_policy(const Problem& problem) const {
+Decision Client::by_policy(const Problem& problem, std::chrono::microseconds probe_in) const {
   Decision decision;
   decision.allowed = options_.fail == Options::Fail::open;
   decision.verdict = decision.allowed ? "ok" : "unavailable";
-  decision.source = "fallback";
+  decision.retry_after_us = decision.allowed ? 0 : probe_in.count();
+  decision.source = "client";
   decision.degraded = true;
   decision.problem = problem;
   return decision;
-}
-
-std::uint32_t Client::take_ids(std::size_t count) {
-  return std::exchange(next_id_, next_id_ + static_cast<std::uint32_t>(count));
 }
 
 }  // namespace allowd::client

@@ -74,7 +74,7 @@ Connection::Failure Connection::wait_for(short events, TimePoint deadline) const
   while (true) {
     const auto left =
         std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
-    if (left.count() <= 0) return timed_out(events == POLLOUT ? "write" : "read");
+    if (left.count() <= 0) return timed_out((events & POLLOUT) != 0 ? "write" : "read");
     pollfd watched{fd_, events, 0};
     const int ready = ::poll(&watched, 1, static_cast<int>(left.count()));
     if (ready > 0) return {};
@@ -91,7 +91,14 @@ Connection::Failure Connection::write(std::string_view bytes, TimePoint deadline
       continue;
     }
     if (errno == EINTR) continue;
-    auto failure = errno == EAGAIN ? wait_for(POLLOUT, deadline) : from_errno("write", errno);
+    Failure failure;
+    if (errno == EAGAIN) {
+      // An agent that waits for its replies to be read does not read: take them while there is more to write.
+      static_cast<void>(read_available(failure));
+      if (!failure) failure = wait_for(POLLIN | POLLOUT, deadline);
+    } else {
+      failure = from_errno("write", errno);
+    }
     if (!failure) continue;
     close();  // half a request may have left: the stream is of no use any more
     return failure;
@@ -121,7 +128,11 @@ Connection::Failure Connection::read_more(TimePoint deadline) {
   while (true) {
     Failure failure;
     if (read_available(failure) || failure) return failure;
-    if ((failure = wait_for(POLLIN, deadline))) return failure;
+    if ((failure = wait_for(POLLIN, deadline))) {
+      // Not having been scheduled in time is no reason to throw away what has arrived.
+      Failure broken;
+      return read_available(broken) ? Failure{} : broken ? broken : failure;
+    }
   }
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "clients/cpp/discovery.h"
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -14,6 +15,12 @@ std::string environment(const char* name) {
   return value == nullptr ? "" : value;
 }
 
+// Anybody may create names in /tmp.
+bool is_own_directory(const std::string& path) {
+  struct stat status {};
+  return ::lstat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode) && status.st_uid == ::getuid();
+}
+
 }  // namespace
 
 std::string find_socket() {
@@ -22,7 +29,8 @@ std::string find_socket() {
   if (const std::string runtime = environment("XDG_RUNTIME_DIR"); !runtime.empty()) {
     candidates.push_back(runtime + "/allowd.sock");
   }
-  candidates.push_back("/tmp/allowd-" + std::to_string(::getuid()) + "/allowd.sock");
+  const std::string shared = "/tmp/allowd-" + std::to_string(::getuid());
+  if (is_own_directory(shared)) candidates.push_back(shared + "/allowd.sock");
   for (const std::string& path : candidates) {
     if (::access(path.c_str(), F_OK) == 0) return path;
   }

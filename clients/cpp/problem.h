@@ -20,10 +20,11 @@ struct Problem {
   std::string code;  // of agent_error
   std::string text;
 
-  // True for the caller's mistakes: asking again gives the same. False: a failure policy may decide.
+  // True for the caller's mistakes: asking again gives the same. False: the fail policy may decide.
   [[nodiscard]] bool is_callers_mistake() const {
-    const bool is_agents_trouble = code == "overloaded" || code == "shutting_down" || code == "internal";
-    return kind == Kind::agent_error && !is_agents_trouble;
+    return kind == Kind::agent_error &&
+           (code == "bad_request" || code == "unknown_method" || code == "unknown_limit" ||
+            code == "too_large" || code == "forbidden");
   }
 };
 

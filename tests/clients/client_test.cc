@@ -161,6 +161,8 @@ TEST_CASE("client: a reply that comes too late never answers a later call") {
   CHECK_FALSE(lost.allowed);
   CHECK(lost.degraded);
   CHECK(lost.verdict == "unavailable");
+  CHECK(lost.source == "client");
+  CHECK(lost.retry_after_us > 0);
   REQUIRE(lost.problem);
   CHECK(lost.problem->kind == Problem::Kind::timed_out);
   // A very slow machine may time out here as well, but must never get the 7.
@@ -241,4 +243,48 @@ TEST_CASE("client: a forked child asks over a connection of its own and leaves t
   CHECK(status == 0);
   CHECK(client.allow({.limit = "api", .key = "3"}).remaining == 3);
   CHECK(agent.accepted == 2);
+}
+
+TEST_CASE("client: one client may be shared by threads, and each gets its own answers") {
+  FakeAgent agent(echo_key_as_remaining());
+  Client client({.socket_path = agent.path, .timeout = 5s});
+  std::atomic<int> wrong{0};
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&, t] {
+      for (int i = 0; i < 50; ++i) {
+        const std::string key = std::to_string(t * 1000 + i);
+        if (client.allow({.limit = "api", .key = key}).remaining != std::stoul(key)) ++wrong;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  CHECK(wrong == 0);
+  CHECK(agent.accepted == 1);
+}
+
+TEST_CASE("client: after too many abandoned requests the connection is given up") {
+  FakeAgent agent([](const allowd::protocol::Request& request, ByteBuffer& out) {
+    if (request.query.key == "answer") allowd::protocol::write_decision(out, request.msgid, allowed_with(3));
+  });
+  Client client({.socket_path = agent.path, .timeout = 50ms});
+  const std::vector<Query> silent(65, Query{.limit = "api", .key = "silence"});
+  for (const Decision& decision : client.allow_batch(silent)) CHECK(decision.degraded);
+  // One time-out only: the breaker is still closed.
+  const Decision next = client.allow({.limit = "api", .key = "answer"});
+  if (!next.degraded) CHECK(next.remaining == 3);
+  CHECK(agent.accepted == 2);
+}
+
+TEST_CASE("client: what cannot be sent is the caller's mistake and costs nothing") {
+  FakeAgent agent(echo_key_as_remaining());
+  Client client(options_for(agent));
+  const std::string huge(9000, '1');
+  const Decision decision = client.allow({.limit = "api", .key = huge});
+  CHECK_FALSE(decision.allowed);
+  CHECK_FALSE(decision.degraded);
+  REQUIRE(decision.problem);
+  CHECK(decision.problem->code == "too_large");
+  const std::vector<Query> many(Client::kMaxBatch + 1, Query{.limit = "api", .key = "1"});
+  CHECK(client.allow_batch(many).back().problem->code == "too_large");
 }

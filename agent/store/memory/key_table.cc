@@ -8,7 +8,10 @@ namespace allowd::store {
 namespace {
 
 constexpr std::size_t kKeysPerSegment = 2048;
-constexpr float kMaxLoad = 0.9F;
+// At `kMaxLoad` we grow a segment; the map's own limit lies above and is never reached.
+constexpr double kMaxLoad = 0.9;
+constexpr float kMapsOwnMaxLoad = 0.95F;
+constexpr std::size_t kGrowthFactors = 16;
 
 std::size_t segments_for(std::size_t max_keys) {
   return std::bit_ceil(std::max<std::size_t>(1, max_keys / kKeysPerSegment));
@@ -17,7 +20,7 @@ std::size_t segments_for(std::size_t max_keys) {
 }  // namespace
 
 KeyTable::KeyTable(std::size_t max_keys) : max_keys_(max_keys), segments_(segments_for(max_keys)) {
-  for (Segment& segment : segments_) segment.max_load_factor(kMaxLoad);
+  for (Segment& segment : segments_) segment.max_load_factor(kMapsOwnMaxLoad);
 }
 
 KeyEntry* KeyTable::find(const KeyHash& hash) {
@@ -30,13 +33,21 @@ KeyEntry* KeyTable::insert(const KeyHash& hash, limiter::TimePoint now) {
   Segment& segment = segment_of(hash);
   if (size_ >= max_keys_) sweep_segment(segment, now);
   if (size_ >= max_keys_) return nullptr;
-  const std::size_t buckets = segment.bucket_count();
+  const auto room = static_cast<std::size_t>(static_cast<double>(segment.bucket_count()) * kMaxLoad);
+  if (segment.size() >= room) grow(segment);
   KeyEntry& entry = segment[hash];
   ++size_;
-  if (segment.bucket_count() != buckets) {
-    longest_growth_step_ = std::max(longest_growth_step_, segment.size() - 1);
-  }
   return &entry;
+}
+
+void KeyTable::grow(Segment& segment) {
+  constexpr std::size_t kFewestBuckets = 8;
+  const auto index = static_cast<std::size_t>(&segment - segments_.data());
+  const std::size_t buckets = segment.bucket_count();
+  // By 1.25 to 1.34.
+  const std::size_t more = buckets / 4 + buckets * (index % kGrowthFactors) / 160;
+  longest_growth_step_ = std::max(longest_growth_step_, segment.size());
+  segment.rehash(std::max(kFewestBuckets, buckets + more));
 }
 
 void KeyTable::erase(const KeyHash& hash) { size_ -= segment_of(hash).erase(hash); }
