@@ -123,7 +123,7 @@ int serve(config::Config config) {
 
   loop::Timer janitor(loop);
   if (memory) {
-    constexpr auto kSweepEvery = std::chrono::milliseconds(500);
+    static constexpr auto kSweepEvery = std::chrono::milliseconds(500);
     loop.at_turn_end([&] {
       if (janitor.is_running() || memory->is_empty()) return;
       janitor.every(kSweepEvery, [&] {
@@ -143,10 +143,15 @@ int serve(config::Config config) {
   };
   const io::Signal on_term(loop, SIGTERM, stop);
   const io::Signal on_interrupt(loop, SIGINT, stop);
+  const io::Signal on_hangup(loop, SIGHUP, [] {
+    spdlog::warn("SIGHUP: this version reads its configuration at start only; restart it to apply changes");
+  });
   spdlog::info("allowd {} listens on {}, admin on {}", ALLOWD_VERSION, config.agent.socket,
                config.agent.admin_socket);
   io::notify_service_manager("READY=1");
   loop.run();
+  std::signal(SIGTERM, SIG_IGN);  // once is enough; the handlers go with the loop
+  std::signal(SIGINT, SIG_IGN);
   spdlog::info("stopped");
   return 0;
 }

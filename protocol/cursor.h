@@ -47,7 +47,7 @@ class Cursor {
   // Any integer encoding; a negative one reads as its two's complement.
   [[nodiscard]] bool read_unsigned(std::uint64_t& value);
   // str or bin alike.
-  [[nodiscard]] bool read_text(std::string_view& text) {
+  [[nodiscard, gnu::always_inline]] bool read_text(std::string_view& text) {
     if (at_ == end_ || (*at_ & 0xe0) != 0xa0) return read_long_text(text);
     const std::size_t size = *at_ & 0x1f;
     if (left() <= size) return fail(Failure::starved);

@@ -2,6 +2,7 @@
 #include "protocol/request.h"
 
 #include <array>
+#include <utility>
 
 #include "protocol/caps.h"
 #include "protocol/cursor.h"
@@ -20,13 +21,19 @@ Method method_of(std::string_view name) {
   return Method::other;
 }
 
+// A Refusal that fits into two registers; without a reason there is none.
+struct Problem {
+  const char* reason = nullptr;
+  ErrorCode code = ErrorCode::bad_request;
+
+  explicit operator bool() const { return reason != nullptr; }
+};
+
 // Reads what stands inside a request whose end is already known, so that running out of bytes means that its
 // own counts lie. Each reader returns nothing when all is well.
 class ParamReader {
  public:
   explicit ParamReader(Cursor& cursor) : cursor_(cursor) {}
-
-  using Problem = std::optional<Refusal>;
 
   Problem read_params(Method method, Query& query) {
     std::uint32_t count = 0;
@@ -41,7 +48,7 @@ class ParamReader {
     }
     if (auto problem = read_limit(query)) return problem;
     if (!cursor_.read_text(query.key)) return bad("key must be a string");
-    if (query.key.size() > kMaxKeyBytes) return Refusal{ErrorCode::too_large, "key is over 1024 bytes"};
+    if (query.key.size() > kMaxKeyBytes) return {"key is over 1024 bytes", ErrorCode::too_large};
     if (count >= 3) {
       if (auto problem = read_cost(query.cost)) return problem;
     }
@@ -49,7 +56,7 @@ class ParamReader {
   }
 
  private:
-  static Problem bad(std::string_view reason) { return Refusal{ErrorCode::bad_request, reason}; }
+  static Problem bad(const char* reason) { return {reason, ErrorCode::bad_request}; }
 
   Problem read_limit(Query& query) {
     if (cursor_.next_is_map()) return read_inline(query.defined_inline.emplace());
@@ -62,7 +69,7 @@ class ParamReader {
     const std::byte* start = cursor_.position();
     std::uint32_t pairs = 0;
     if (!cursor_.read_map(pairs)) return bad("limit must be a name or a table");
-    bool has_name = false, has_rate = false;
+    bool has_name = false, has_rate = false, has_burst = false;
     for (std::uint32_t i = 0; i < pairs; ++i) {
       std::string_view field;
       if (!cursor_.read_text(field)) return bad("a limit table's keys must be strings");
@@ -72,7 +79,9 @@ class ParamReader {
       } else if (field == "rate" && !has_rate) {
         has_rate = true;
         if (!cursor_.read_text(limit.rate)) return bad("limit.rate must be a string like \"100/s\"");
-      } else if (field == "burst" && !limit.burst) {
+      } else if (field == "burst" && !has_burst) {
+        has_burst = true;
+        if (cursor_.take_nil()) continue;
         if (!cursor_.read_integer(limit.burst.emplace())) return bad("limit.burst must be an integer");
       } else {
         return bad("a limit table takes name, rate and burst, each once");
@@ -96,11 +105,12 @@ class ParamReader {
     if (cursor_.take_nil()) return {};
     std::uint32_t pairs = 0;
     if (!cursor_.read_map(pairs)) return bad("options must be a table");
+    bool has_deadline = false;
     for (std::uint32_t i = 0; i < pairs; ++i) {
       std::string_view option;
       if (!cursor_.read_text(option)) return bad("an option's name must be a string");
       if (option != "deadline_us") return bad("unknown option");
-      if (query.deadline_us) return bad("deadline_us stands twice");
+      if (std::exchange(has_deadline, true)) return bad("deadline_us stands twice");
       if (cursor_.take_nil()) continue;
       if (!cursor_.read_integer(query.deadline_us.emplace())) return bad("deadline_us must be an integer");
       if (*query.deadline_us < 0) return bad("deadline_us is negative");
@@ -193,7 +203,8 @@ Message read_any_message(std::span<const std::byte> bytes) {
   } else if (message.request.method = method_of(method); message.request.method == Method::other) {
     refusal = Refusal{ErrorCode::unknown_method, "no such method on this socket"};
   } else {
-    refusal = ParamReader(head).read_params(message.request.method, message.request.query);
+    const Problem problem = ParamReader(head).read_params(message.request.method, message.request.query);
+    if (problem) refusal = Refusal{problem.code, problem.reason};
   }
   return message;
 }

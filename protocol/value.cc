@@ -2,8 +2,10 @@
 #include "protocol/value.h"
 
 #include <charconv>
+#include <cmath>
 #include <cstdio>
 #include <msgpack.hpp>
+#include <type_traits>
 
 namespace allowd::protocol {
 namespace {
@@ -31,6 +33,9 @@ std::size_t utf8_length(std::string_view text) {
 
 template <class Number>
 std::string print(Number number) {
+  if constexpr (std::is_floating_point_v<Number>) {
+    if (!std::isfinite(number)) return "null";  // JSON has no other word for it
+  }
   char text[32];
   const auto end = std::to_chars(text, text + sizeof text, number);
   return {text, end.ptr};
@@ -144,6 +149,7 @@ class ValueBuilder : public msgpack::null_visitor {
   bool visit_float64(double value) { return add(value); }
   bool visit_str(const char* text, std::uint32_t size) { return add(std::string(text, size)); }
   bool visit_bin(const char* text, std::uint32_t size) { return add(std::string(text, size)); }
+  bool visit_ext(const char*, std::uint32_t) { return add({}); }  // none is ours: it keeps its place as nil
   bool start_array(std::uint32_t) { return open(Value::List{}); }
   bool end_array() { return close(); }
   bool start_map(std::uint32_t) { return open(Value::Map{}); }

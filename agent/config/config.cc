@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <filesystem>
 #include <fstream>
 #include <numeric>
 #include <span>
@@ -233,6 +234,8 @@ void check_name(const Table& limits, const std::string& name) {
   if (name.empty() || name.size() > kMaxNameBytes || !is_printable) {
     limits.fail(name, "a limit's name must have 1 to 128 bytes and no control characters");
   }
+  if (name == "inline")
+    limits.fail(name, "is reserved: limits that applications define are counted under it");
   if (name == "default")
     limits.fail(name, "a limit for names that are not configured is not supported by this version");
 }
@@ -278,10 +281,14 @@ Result<Config> parse_config(std::string_view text, std::string_view file) {
 }
 
 Result<Config> load_config(const std::string& path) {
+  std::error_code problem;
+  if (std::filesystem::is_directory(path, problem))
+    return Error{Error::Code::system, path + ": is a directory"};
   std::ifstream file(path, std::ios::binary);
   if (!file) return Error{Error::Code::system, path + ": cannot be read"};
   std::ostringstream text;
   text << file.rdbuf();
+  if (file.bad()) return Error{Error::Code::system, path + ": cannot be read"};
   return parse_config(text.str(), path);
 }
 

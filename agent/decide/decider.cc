@@ -154,18 +154,24 @@ store::AnswerSink::Fate Decider::on_answer(std::uint64_t ticket, const store::An
 }
 
 void Decider::expire(SteadyTime now) {
-  while (!deadlines_.is_empty() && deadlines_.next_deadline() <= now) {
-    const DeadlineQueue::Slot slot = deadlines_.next();
-    deadlines_.remove(slot);
-    Open& open = open_[slot];
-    const auto decision = by_policy(*open.limit, now);
-    open.fate = decision.allowed ? Fate::allowed_meanwhile : Fate::refused_meanwhile;
-    ++expired_total_;
-    registry_.latency(decision.source).record((now - open.asked_at).count());
-    count(decision, *open.limit);
-    const std::uint64_t msgid = open.msgid;
-    std::exchange(open.asker, nullptr)->on_decision(msgid, decision);
-  }
+  while (!deadlines_.is_empty() && deadlines_.next_deadline() <= now) expire_next(now);
+}
+
+void Decider::expire_all(SteadyTime now) {
+  while (!deadlines_.is_empty()) expire_next(now);
+}
+
+void Decider::expire_next(SteadyTime now) {
+  const DeadlineQueue::Slot slot = deadlines_.next();
+  deadlines_.remove(slot);
+  Open& open = open_[slot];
+  const auto decision = by_policy(*open.limit, now);
+  open.fate = decision.allowed ? Fate::allowed_meanwhile : Fate::refused_meanwhile;
+  ++expired_total_;
+  registry_.latency(decision.source).record((now - open.asked_at).count());
+  count(decision, *open.limit);
+  const std::uint64_t msgid = open.msgid;
+  std::exchange(open.asker, nullptr)->on_decision(msgid, decision);
 }
 
 std::optional<SteadyTime> Decider::next_deadline() const {

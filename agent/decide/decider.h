@@ -64,6 +64,8 @@ class Decider final : private store::AnswerSink, public stats::MetricSource {
 
   // Answers what has run out of time. Call at the end of each turn, when all that had arrived has been read.
   void expire(SteadyTime now);
+  // Answers whatever is still open, deadline or not: the agent stops.
+  void expire_all(SteadyTime now);
   // When `expire` is needed next, if at all.
   [[nodiscard]] std::optional<SteadyTime> next_deadline() const;
   // Notes how long the queries took that were answered within the turn that began at `start`.
@@ -95,6 +97,7 @@ class Decider final : private store::AnswerSink, public stats::MetricSource {
   [[nodiscard]] protocol::Decision from_store(const store::Answer& answer) const;
   [[nodiscard]] protocol::Decision by_policy(const Limit& limit, SteadyTime now) const;
   Outcome decided_now(const protocol::Decision& decision, const Limit& limit);
+  void expire_next(SteadyTime now);
   static void count(const protocol::Decision& decision, const Limit& limit);
 
   store::Store& store_;

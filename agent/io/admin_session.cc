@@ -10,19 +10,20 @@ std::size_t AdminSession::serve(std::span<const std::byte> bytes) {
   std::size_t used = 0;
   while (!must_pause()) {
     const std::size_t end_of_line = text.find('\n', used);
-    if (end_of_line == std::string_view::npos) break;
     std::string_view line = text.substr(used, end_of_line - used);
+    if (line.size() > kMaxLineBytes) {
+      out().append("error: too_large: a command may have 8192 bytes\n\n");
+      has_replied();
+      finish();
+      break;
+    }
+    if (end_of_line == std::string_view::npos) break;
     if (line.ends_with('\r')) line.remove_suffix(1);
     used = end_of_line + 1;
     ++open_commands_;
     commands_.run(line, loop().now(), [self = self_](const std::string& reply) {
       if (*self != nullptr) (*self)->answer(reply);
     });
-  }
-  if (!must_pause() && text.size() - used > kMaxLineBytes) {
-    out().append("error: too_large: a command may have 8192 bytes\n\n");
-    has_replied();
-    finish();
   }
   return used;
 }
@@ -33,6 +34,7 @@ void AdminSession::answer(const std::string& text) {
   out().append(text);
   out().append("\n");
   has_replied();
+  host().resume_after_turn(*this);
 }
 
 }  // namespace allowd::io

@@ -20,6 +20,8 @@ class AdminSession final : public Session {
   ~AdminSession() override { *self_ = nullptr; }
 
   [[nodiscard]] std::size_t open_queries() const override { return open_commands_; }
+  // Answers carry no ids: one command at a time keeps them in order.
+  [[nodiscard]] bool is_busy() const override { return open_commands_ > 0; }
 
  private:
   std::size_t serve(std::span<const std::byte> bytes) override;

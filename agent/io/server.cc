@@ -11,6 +11,7 @@ namespace {
 
 constexpr auto kStuckCheckEvery = std::chrono::seconds(5);
 constexpr auto kDrainFor = std::chrono::seconds(5);
+constexpr auto kLastWords = std::chrono::seconds(1);
 constexpr auto kDrainCheckEvery = std::chrono::milliseconds(10);
 
 bool is_app(const Session& session) { return dynamic_cast<const AppSession*>(&session) != nullptr; }
@@ -48,8 +49,7 @@ Session& Server::adopt(std::unique_ptr<Session> session) {
 void Server::accept_apps() {
   // What is not accepted waits in the kernel, and libuv announces nothing more until it is.
   if (app_connections_ >= options_.max_connections) {
-    has_waiting_app_ = true;
-    ++full_total_;
+    if (!std::exchange(has_waiting_app_, true)) ++full_total_;
     return;
   }
   auto session = std::make_unique<AppSession>(loop_, *this, decider_, reporter_, app_);
@@ -57,7 +57,7 @@ void Server::accept_apps() {
   adopt(std::move(session));
   ++app_connections_;
   ++accepted_total_;
-  if (!stuck_timer_.is_running()) stuck_timer_.every(kStuckCheckEvery, [this] { check_stuck(); });
+  watch_for_stuck();
 }
 
 void Server::accept_admins() {
@@ -69,6 +69,7 @@ void Server::accept_admins() {
   if (!session->accept_from(admin_listener_->raw())) return;
   adopt(std::move(session));
   ++admin_connections_;
+  watch_for_stuck();
 }
 
 void Server::end_turn() {
@@ -98,18 +99,21 @@ void Server::bury() {
     sessions_.erase(found);
     if (is_draining()) continue;
     // There is room again for whoever waits.
-    if (std::exchange(has_waiting_app_, false)) accept_apps();
-    if (std::exchange(has_waiting_admin_, false)) accept_admins();
+    if (app_connections_ < options_.max_connections && std::exchange(has_waiting_app_, false)) accept_apps();
+    if (admin_connections_ < kMaxAdminConnections && std::exchange(has_waiting_admin_, false))
+      accept_admins();
   }
 }
 
+void Server::watch_for_stuck() {
+  if (!stuck_timer_.is_running()) stuck_timer_.every(kStuckCheckEvery, [this] { check_stuck(); });
+}
+
 void Server::check_stuck() {
-  bool has_apps = false;
   for (const auto& [session, owned] : sessions_) {
-    has_apps = has_apps || is_app(*session);
     if (session->is_stuck()) session->end(Session::End::overflowed);
   }
-  if (!has_apps) stuck_timer_.stop();
+  if (sessions_.empty()) stuck_timer_.stop();
 }
 
 void Server::drain(std::function<void()> done) {
@@ -123,10 +127,14 @@ void Server::drain(std::function<void()> done) {
 }
 
 void Server::try_to_finish() {
+  const loop::SteadyTime now = loop_.now();
+  const bool is_late = now >= drain_until_;
+  if (is_late) decider_.expire_all(now);
   const bool is_idle = decider_.open_queries() == 0 &&
                        std::none_of(sessions_.begin(), sessions_.end(),
                                     [](const auto& entry) { return entry.first->has_unsent(); });
-  if (!is_idle && loop_.now() < drain_until_) return;
+  // Whoever does not read its replies gets a last second.
+  if (!is_idle && now < drain_until_ + kLastWords) return;
   drain_timer_.stop();
   stuck_timer_.stop();
   for (const auto& [session, owned] : sessions_) session->end(Session::End::by_us);

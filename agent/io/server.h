@@ -45,6 +45,7 @@ class Server final : public SessionHost, public stats::MetricSource {
   void accept_apps();
   void accept_admins();
   void end_turn();
+  void watch_for_stuck();
   void check_stuck();
   void try_to_finish();
   void flush_at_turn_end(Session& session) override { to_flush_.push_back(&session); }

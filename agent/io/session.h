@@ -66,6 +66,8 @@ class Session : public loop::StreamEvents {
   [[nodiscard]] bool has_ended() const { return end_ != End::none; }
   [[nodiscard]] End end_reason() const { return end_; }
   [[nodiscard]] bool has_unsent() const { return !out_.empty() || (stream_ && stream_->queued_bytes() > 0); }
+  // True while nothing more may be served, because an answer has to come first.
+  [[nodiscard]] virtual bool is_busy() const { return false; }
   // Queries whose answers are still to come.
   [[nodiscard]] virtual std::size_t open_queries() const = 0;
   // True when the client has kept us from sending since the last call.
@@ -78,7 +80,7 @@ class Session : public loop::StreamEvents {
   // Ends the connection if it is finishing and nothing is left to do.
   void end_if_done();
   [[nodiscard]] bool must_pause() const {
-    return has_ended() || is_finishing_ || unsent_bytes() >= kPauseBytes;
+    return has_ended() || is_finishing_ || is_busy() || unsent_bytes() >= kPauseBytes;
   }
   [[nodiscard]] protocol::ByteBuffer& out() { return out_; }
   [[nodiscard]] loop::Loop& loop() { return loop_; }

@@ -59,7 +59,9 @@ void Resolver::resolve(const std::string& host, std::uint16_t port, Done done) {
 void Resolver::forget() {
   done_ = nullptr;
   if (lookup_ == nullptr) return;
-  uv_cancel(reinterpret_cast<uv_req_t*>(&lookup_->request));  // works while it is still queued
+  // Works while it is still queued; one that runs already is waited for by the next question.
+  if (uv_cancel(reinterpret_cast<uv_req_t*>(&lookup_->request)) != 0) return;
+  std::exchange(lookup_, nullptr)->owner = nullptr;
 }
 
 Resolver::~Resolver() {

@@ -4,10 +4,9 @@
 namespace allowd::stats {
 
 DecisionCounters& Registry::decisions_of(std::string_view limit, std::string_view tier) {
-  for (DecisionCounters& counters : decisions_) {
-    if (counters.limit() == limit && counters.tier() == tier) return counters;
-  }
-  return decisions_.emplace_back(limit, tier);
+  DecisionCounters*& known = by_label_[{std::string(limit), std::string(tier)}];
+  if (known == nullptr) known = &decisions_.emplace_back(limit, tier);
+  return *known;
 }
 
 std::vector<Metric> Registry::metrics() const {

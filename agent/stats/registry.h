@@ -9,9 +9,10 @@
 #include <array>
 #include <cstdint>
 #include <deque>
-#include <functional>
+#include <map>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "agent/stats/histogram.h"
@@ -60,7 +61,8 @@ class Registry {
   [[nodiscard]] std::vector<Metric> metrics() const;
 
  private:
-  std::deque<DecisionCounters> decisions_;
+  std::deque<DecisionCounters> decisions_;  // never move: others keep references
+  std::map<std::pair<std::string, std::string>, DecisionCounters*> by_label_;
   std::array<Histogram, protocol::kSources> latency_;
   std::vector<const MetricSource*> sources_;
 };

@@ -29,15 +29,18 @@ KeyEntry* KeyTable::find(const KeyHash& hash) {
   return found == segment.end() ? nullptr : &found.value();
 }
 
+bool KeyTable::has_room(const KeyHash& hash, limiter::TimePoint now) {
+  if (size_ >= max_keys_) sweep_segment(segment_of(hash), now);
+  return size_ < max_keys_;
+}
+
 KeyEntry* KeyTable::insert(const KeyHash& hash, limiter::TimePoint now) {
+  if (!has_room(hash, now)) return nullptr;
   Segment& segment = segment_of(hash);
-  if (size_ >= max_keys_) sweep_segment(segment, now);
-  if (size_ >= max_keys_) return nullptr;
   const auto room = static_cast<std::size_t>(static_cast<double>(segment.bucket_count()) * kMaxLoad);
   if (segment.size() >= room) grow(segment);
-  KeyEntry& entry = segment[hash];
   ++size_;
-  return &entry;
+  return &segment[hash];
 }
 
 void KeyTable::grow(Segment& segment) {

@@ -45,7 +45,9 @@ class KeyTable {
 
   // The key's entry, or null. Valid until the next insert or sweep.
   [[nodiscard]] KeyEntry* find(const KeyHash& hash);
-  // Adds a key that is not there. Null when the table is full, after trying to sweep the key's own segment.
+  // Whether a key that is not there could be added, after sweeping its segment if need be.
+  [[nodiscard]] bool has_room(const KeyHash& hash, limiter::TimePoint now);
+  // Adds a key that is not there; null when there is no room.
   [[nodiscard]] KeyEntry* insert(const KeyHash& hash, limiter::TimePoint now);
   void erase(const KeyHash& hash);
 

@@ -39,14 +39,13 @@ Answer MemoryStore::decide(const Question& question, limiter::TimePoint now) {
   const KeyHash key_hash = hash(question.limit_tag, question.key);
   KeyEntry* entry = table_.find(key_hash);
   if (entry == nullptr) {
-    // Only a charge makes a key known.
+    if (!table_.has_room(key_hash, now)) return decide_by_overflow(question, now);
     limiter::BucketState state;
     const auto decision = question.bucket->apply(state, question.operation, question.cost, now);
-    if (!state.exists()) return {Answer::Status::decided, false, decision};
-    entry = table_.insert(key_hash, now);
-    if (entry == nullptr) return decide_by_overflow(question, now);
-    entry->state = state;
-    entry->leaves_at = state.last + decision.reset_after + kKeepFullKeysFor;
+    // Only a charge makes a key known.
+    if (state.exists()) {
+      *table_.insert(key_hash, now) = {state, state.last + decision.reset_after + kKeepFullKeysFor};
+    }
     return {Answer::Status::decided, false, decision};
   }
   const auto decision = question.bucket->apply(entry->state, question.operation, question.cost, now);

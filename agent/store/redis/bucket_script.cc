@@ -11,6 +11,7 @@ namespace allowd::store {
 namespace {
 
 using limiter::Operation;
+using limiter::Verdict;
 
 // In the reply: this key's value has a format number that the script does not know.
 constexpr std::int64_t kUnknownFormat = -(std::int64_t{1} << 53);
@@ -83,19 +84,21 @@ while at < #ARGV do
     if newer then
       reply[k] = UNKNOWN
     else
-      local passes, after = true, used
+      local passes, after, writes = true, used, false
       if op == 't' then
         passes = used + cost <= full or cost == 0
         if passes then after = used + cost end
       elseif op == 'p' then
         passes = used + cost <= full or cost == 0
       elseif op == 'r' then
-        if known and cost > 0 then after = used > cost and used - cost or 0 end
+        -- written also when it is full already: what it stood at before has no say any more
+        writes = known and cost > 0
+        if writes then after = used > cost and used - cost or 0 end
       else
         after = used + cost < full and used + cost or full
         if after < used then after = used end
       end
-      if after ~= used then
+      if writes or after ~= used then
         local text, ttl = pack('<Bddd', FORMAT, unit, last, after), ttl_of(after, refill)
         -- MGET shows a value of another type as none: NX finds it out at no cost
         if not fresh then
@@ -227,8 +230,11 @@ Answer BucketCall::answer(const redisReply& reply, std::size_t index) const {
   const std::int64_t number = reply.element[index]->integer;
   const std::int64_t used = number >= 0 ? number : -1 - number;
   if (number == kUnknownFormat || used > limiter::kMaxUsed) return {};
-  const auto verdict = number >= 0 ? limiter::Verdict::ok : limiter::Verdict::limited;
-  return {Answer::Status::decided, false, bucket(item).describe(used, item.cost, verdict)};
+  if (number >= 0)
+    return {Answer::Status::decided, false, bucket(item).describe(used, item.cost, Verdict::ok)};
+  const auto decision = bucket(item).describe(used, item.cost, Verdict::limited);
+  if (decision.retry_after.count() <= 0) return {};  // refused what would fit: not our script
+  return {Answer::Status::decided, false, decision};
 }
 
 std::uint64_t BucketCall::healed(const redisReply& reply) {

@@ -35,6 +35,21 @@ std::optional<std::string> percent_decode(std::string_view text) {
   return out;
 }
 
+// The reverse, for what would be read as something else.
+std::string percent_encode(std::string_view text, std::string_view special) {
+  constexpr std::string_view kDigits = "0123456789abcdef";
+  std::string out;
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (byte > 0x20 && byte < 0x7f && c != '%' && special.find(c) == std::string_view::npos) {
+      out += c;
+    } else {
+      out += {'%', kDigits[byte >> 4], kDigits[byte & 0xf]};
+    }
+  }
+  return out;
+}
+
 // Splits "user:password@rest" off the front.
 Failure take_credentials(std::string_view& rest, RedisEndpoint& endpoint) {
   const std::size_t authority_end = rest.find_first_of("/?");
@@ -102,10 +117,13 @@ Failure read_tcp(std::string_view rest, RedisEndpoint& endpoint) {
 }  // namespace
 
 std::string RedisEndpoint::display() const {
-  if (!unix_path.empty()) return "unix://" + unix_path + (db != 0 ? "?db=" + std::to_string(db) : "");
+  if (!unix_path.empty()) {
+    return "unix://" + percent_encode(unix_path, "?@") + (db != 0 ? "?db=" + std::to_string(db) : "");
+  }
   const bool is_ipv6 = host.find(':') != std::string::npos;
-  return "redis://" + (is_ipv6 ? "[" + host + "]" : host) + ":" + std::to_string(port) +
-         (db != 0 ? "/" + std::to_string(db) : "");
+  const std::string shown =
+      is_ipv6 ? "[" + percent_encode(host, "[]/?@") + "]" : percent_encode(host, "[]/?@");
+  return "redis://" + shown + ":" + std::to_string(port) + (db != 0 ? "/" + std::to_string(db) : "");
 }
 
 Result<RedisEndpoint> parse_redis_url(std::string_view url) {

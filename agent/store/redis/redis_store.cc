@@ -63,14 +63,19 @@ bool RedisStore::is_wanted(const BucketCall& call) const {
 
 void RedisStore::flush() {
   if (!link_.is_up()) {
-    for (const Call& call : std::exchange(waiting_, {})) fail(*call);
+    for (const Call& call : std::exchange(waiting_, {})) drop_unsent(*call);
     return;
+  }
+  for (const GiveBack& debt : std::exchange(owed_, {})) {
+    open_call().add(Operation::refund, debt.bucket, debt.redis_key, debt.cost, kNobody);
+    ++questions_open_;
+    ++given_back_total_;
   }
   while (!waiting_.empty() && link_.connection().open_commands() < max_calls_in_flight_) {
     Call call = std::move(waiting_.front());
     waiting_.pop_front();
     // Everybody may have been answered while it waited; asking now would charge for nothing.
-    is_wanted(*call) ? send(std::move(call)) : fail(*call);
+    is_wanted(*call) ? send(std::move(call)) : drop_unsent(*call);
   }
   link_.connection().flush();
 }
@@ -113,32 +118,46 @@ void RedisStore::settle(BucketCall& call, const redisReply& reply) {
     const auto fate = sink_->on_answer(item.ticket, answer, loop_.now());
     const bool has_charged = answer.status == Answer::Status::decided && item.operation == Operation::take &&
                              answer.decision.verdict == limiter::Verdict::ok && item.cost > 0;
-    if (fate != AnswerSink::Fate::refused_meanwhile || !has_charged || !link_.is_up()) continue;
-    open_call().add(Operation::refund, call.bucket(item), call.redis_key(item), item.cost, kNobody);
-    ++questions_open_;
-    ++given_back_total_;
+    if (fate == AnswerSink::Fate::refused_meanwhile && has_charged) owe(call, item);
   }
 }
 
+void RedisStore::owe(const BucketCall& call, const BucketCall::Item& item) {
+  // As many as questions may be open: more cannot come late.
+  if (owed_.size() >= max_questions_) return;
+  owed_.push_back({std::string(call.redis_key(item)), call.bucket(item), item.cost});
+}
+
 void RedisStore::repeat(const BucketCall& call) {
-  if (!link_.is_up()) return fail(call);
+  if (!link_.is_up()) return drop_unsent(call);  // nothing was charged
   ++script_reloads_total_;
   link_.reload_script();
   for (const BucketCall::Item& item : call.items()) {
     const bool is_wanted = item.ticket == kNobody || sink_->is_waiting(item.ticket);
     if (is_wanted && !item.was_repeated) {
       open_call().add(item.operation, call.bucket(item), call.redis_key(item), item.cost, item.ticket, true);
-      continue;
+    } else {
+      answer_failed(item);
     }
-    --questions_open_;
-    if (item.ticket != kNobody) static_cast<void>(sink_->on_answer(item.ticket, Answer{}, loop_.now()));
   }
 }
 
+void RedisStore::answer_failed(const BucketCall::Item& item) {
+  --questions_open_;
+  if (item.ticket != kNobody) static_cast<void>(sink_->on_answer(item.ticket, Answer{}, loop_.now()));
+}
+
 void RedisStore::fail(const BucketCall& call) {
+  for (const BucketCall::Item& item : call.items()) answer_failed(item);
+}
+
+void RedisStore::drop_unsent(const BucketCall& call) {
   for (const BucketCall::Item& item : call.items()) {
-    --questions_open_;
-    if (item.ticket != kNobody) static_cast<void>(sink_->on_answer(item.ticket, Answer{}, loop_.now()));
+    if (item.ticket == kNobody) {
+      owe(call, item);
+      --given_back_total_;
+    }
+    answer_failed(item);
   }
 }
 

@@ -50,13 +50,23 @@ class RedisStore final : public Store {
 
  private:
   using Call = std::shared_ptr<BucketCall>;
+  struct GiveBack {
+    std::string redis_key;
+    limiter::TokenBucket bucket;
+    std::int64_t cost;
+  };
 
   [[nodiscard]] BucketCall& open_call();
   void send(Call call);
   void on_reply(const Call& call, const Reply& reply);
   void settle(BucketCall& call, const redisReply& reply);
   void repeat(const BucketCall& call);
+  // The call was sent, and what it has charged is not known.
   void fail(const BucketCall& call);
+  // The call was never sent.
+  void drop_unsent(const BucketCall& call);
+  void owe(const BucketCall& call, const BucketCall::Item& item);
+  void answer_failed(const BucketCall::Item& item);
   void count_error(std::string_view text);
   [[nodiscard]] bool is_wanted(const BucketCall& call) const;
 
@@ -68,7 +78,8 @@ class RedisStore final : public Store {
   AnswerSink* sink_ = nullptr;
   std::deque<Call> waiting_;  // not sent yet; the last one may still take questions
   std::size_t questions_open_ = 0;
-  std::string key_;  // scratch
+  std::deque<GiveBack> owed_;  // to be sent once the link is up
+  std::string key_;            // scratch
 
   std::map<std::string, std::uint64_t, std::less<>> errors_;  // by the first word of the reply
   std::string reported_error_;

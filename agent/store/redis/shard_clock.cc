@@ -22,7 +22,7 @@ void ShardClock::add_sample(SteadyTime sent, SteadyTime received, limiter::TimeP
 }
 
 limiter::Micros ShardClock::offset_at(SteadyTime now) const {
-  const limiter::Micros allowed = (now - slew_began_) / kSlewOneMicroPer;
+  const limiter::Micros allowed = std::max((now - slew_began_) / kSlewOneMicroPer, limiter::Micros{0});
   return *offset_ + std::clamp(slew_, -allowed, allowed);
 }
 
