@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-ALLOWD = Path(os.environ.get("ALLOWD_BIN_DIR", ROOT / "build/dev/bin")) / "allowd"
+ALLOWD = Path(os.environ.get("ALLOWD_BIN_DIR") or ROOT / "build/dev/bin") / "allowd"
 
 # Values that differ from the defaults, so that `check` prints every key.
 EVERYTHING = """

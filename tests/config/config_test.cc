@@ -1,0 +1,332 @@
+// SPDX-License-Identifier: MIT
+#include "agent/config/config.h"
+
+#include <chrono>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "tests/support/printing.h"
+#include "tests/support/temporary_directory.h"
+
+namespace allowd::config {
+namespace {
+
+using namespace std::chrono_literals;
+
+Config parsed(const std::string& text) {
+  CAPTURE(text);
+  auto config = parse_config(text, "allowd.toml");
+  if (!config) FAIL(config.error().message);
+  return *config;
+}
+
+void check_refused(const std::string& text, const std::string& message) {
+  CAPTURE(text);
+  auto config = parse_config(text, "allowd.toml");
+  CHECK_FALSE(config);
+  if (config) return;
+  CHECK(config.error().code == Error::Code::bad_request);
+  CHECK(config.error().message == message);
+}
+
+TEST_CASE("config: an empty file is every default") {
+  const Config config = parsed("");
+  CHECK(config.agent.socket.empty());
+  CHECK(config.agent.socket_mode == 0660);
+  CHECK(config.agent.socket_group.empty());
+  CHECK(config.agent.admin_socket.empty());
+  CHECK(config.agent.max_connections == 1024);
+  CHECK(config.agent.max_keys == 262'144);
+  CHECK(config.agent.deadline == 20ms);
+  CHECK_FALSE(config.redis.has_value());
+  CHECK(config.limits.empty());
+}
+
+TEST_CASE("config: every key of every table is read") {
+  const Config config = parsed(R"(
+    [agent]
+    socket = "/run/a.sock"
+    socket_mode = "0600"
+    socket_group = "www-data"
+    admin_socket = "/run/admin.sock"
+    max_connections = 7
+    max_keys = 1000000000
+    deadline = "5ms"
+
+    [redis]
+    url = "redis://u:p@cache:6380/2"
+    prefix = "rl-v1"
+    reconnect_max = "10s"
+
+    [limits.login]
+    rate = "5/min"
+    burst = 3
+    algorithm = "token_bucket"
+    on_failure = "deny"
+    deadline = "1s"
+
+    [limits."with.dots and spaces"]
+    rate = "100/s"
+  )");
+  CHECK(config.agent.socket == "/run/a.sock");
+  CHECK(config.agent.socket_mode == 0600);
+  CHECK(config.agent.socket_group == "www-data");
+  CHECK(config.agent.admin_socket == "/run/admin.sock");
+  CHECK(config.agent.max_connections == 7);
+  CHECK(config.agent.max_keys == 1'000'000'000);
+  CHECK(config.agent.deadline == 5ms);
+  REQUIRE(config.redis.has_value());
+  CHECK(config.redis->endpoint.host == "cache");
+  CHECK(config.redis->endpoint.port == 6380);
+  CHECK(config.redis->endpoint.db == 2);
+  CHECK(config.redis->endpoint.user == "u");
+  CHECK(config.redis->endpoint.password == "p");
+  CHECK(config.redis->prefix == "rl-v1");
+  CHECK(config.redis->reconnect_max == 10s);
+  REQUIRE(config.limits.size() == 2);
+  const LimitConfig& login = config.limits[0];
+  CHECK(login.name == "login");
+  CHECK(login.bucket.rate() == limiter::Rate{5, 1min});
+  CHECK(login.bucket.burst() == 3);
+  CHECK(login.on_failure == FailurePolicy::deny);
+  CHECK(login.deadline == 1s);
+  CHECK(config.limits[1].name == "with.dots and spaces");
+}
+
+TEST_CASE("config: what a limit leaves out comes from its rate and from the agent") {
+  const Config config = parsed("[agent]\ndeadline = \"3ms\"\n[limits.api]\nrate = \"100/s\"\n");
+  REQUIRE(config.limits.size() == 1);
+  CHECK(config.limits[0].bucket.burst() == 100);
+  CHECK(config.limits[0].on_failure == FailurePolicy::allow);
+  CHECK(config.limits[0].deadline == 3ms);
+  CHECK(name_of(FailurePolicy::allow) == "allow");
+  CHECK(name_of(FailurePolicy::deny) == "deny");
+}
+
+TEST_CASE("config: a [redis] with a url alone has the defaults") {
+  const Config config = parsed("[redis]\nurl = \"unix:///run/redis.sock\"\n");
+  REQUIRE(config.redis.has_value());
+  CHECK(config.redis->endpoint.unix_path == "/run/redis.sock");
+  CHECK(config.redis->prefix == "allowd");
+  CHECK(config.redis->reconnect_max == 2s);
+}
+
+TEST_CASE("config: limits come in the order of their names") {
+  const Config config = parsed(
+      "[limits]\nb = { rate = \"1/s\" }\na = { rate = \"1/s\" }\n\"\\u00e9\" = { rate = \"1/s\" }\nB = "
+      "{ rate = \"1/s\" }\n");
+  std::vector<std::string> names;
+  for (const LimitConfig& limit : config.limits) names.push_back(limit.name);
+  CHECK(names == std::vector<std::string>{"B", "a", "b", "é"});
+}
+
+TEST_CASE("config: an unknown key is named with its line and the nearest known one") {
+  check_refused("[agent]\nsocket = \"/a\"\ndeadlin = \"5ms\"\n",
+                "allowd.toml:3: agent.deadlin: unknown key; did you mean deadline?");
+  check_refused("[agnet]\n", "allowd.toml:1: agnet: unknown key; did you mean agent?");
+  check_refused("\n\nlimit = 1\n", "allowd.toml:3: limit: unknown key; did you mean limits?");
+  check_refused("[limits.api]\nrates = \"1/s\"\n",
+                "allowd.toml:2: limits.api.rates: unknown key; did you mean rate?");
+  check_refused("[redis]\nurl = \"redis://h\"\nprefixx = \"a\"\n",
+                "allowd.toml:3: redis.prefixx: unknown key; did you mean prefix?");
+  check_refused("[agent]\ncolour = 1\n", "allowd.toml:2: agent.colour: unknown key");
+}
+
+TEST_CASE("config: what later versions will have is not supported rather than unknown") {
+  check_refused("[prefilter]\ntrust = \"1s\"\n",
+                "allowd.toml:1: prefilter: is not supported by this version");
+  check_refused("[agent]\nshadow = true\n", "allowd.toml:2: agent.shadow: is not supported by this version");
+  for (const char* key : {"shards", "cluster", "sentinel", "clock", "password_file", "max_connection_age"}) {
+    check_refused("[redis]\nurl = \"redis://h\"\n" + std::string(key) + " = 1\n",
+                  "allowd.toml:3: redis." + std::string(key) + ": is not supported by this version");
+  }
+  for (const char* key : {"tiers", "align", "shadow", "overrides", "plans", "scope", "refund"}) {
+    check_refused("[limits.api]\n" + std::string(key) + " = 1\n",
+                  "allowd.toml:2: limits.api." + std::string(key) + ": is not supported by this version");
+  }
+  for (const char* algorithm : {"fixed_window", "sliding_window", "sliding_log", "counter"}) {
+    check_refused("[limits.api]\nrate = \"1/s\"\nalgorithm = \"" + std::string(algorithm) + "\"\n",
+                  "allowd.toml:3: limits.api.algorithm: \"" + std::string(algorithm) +
+                      "\" is not supported by this version");
+  }
+  check_refused("[limits.api]\nrate = \"1/s\"\non_failure = \"local\"\n",
+                "allowd.toml:3: limits.api.on_failure: \"local\" is not supported by this version");
+  check_refused(
+      "[limits.default]\nrate = \"1/s\"\n",
+      "allowd.toml:1: limits.default: a limit for names that are not configured is not supported by this "
+      "version");
+}
+
+TEST_CASE("config: a wrong type is said, for every key") {
+  const std::string text = ": must be a string";
+  for (const char* key : {"socket", "socket_mode", "socket_group", "admin_socket", "deadline"}) {
+    for (const char* value : {"1", "true", "[]", "{}", "1.5", "1979-05-27"}) {
+      check_refused("[agent]\n" + std::string(key) + " = " + value + "\n",
+                    "allowd.toml:2: agent." + std::string(key) + text);
+    }
+  }
+  for (const char* value : {"\"7\"", "true", "1.0", "[]", "0", "-1", "1000001"}) {
+    check_refused("[agent]\nmax_connections = " + std::string(value) + "\n",
+                  "allowd.toml:2: agent.max_connections: must be an integer from 1 to 1000000");
+  }
+  for (const char* value : {"\"7\"", "0", "1000000001"}) {
+    check_refused("[agent]\nmax_keys = " + std::string(value) + "\n",
+                  "allowd.toml:2: agent.max_keys: must be an integer from 1 to 1000000000");
+  }
+  for (const char* table : {"agent", "redis", "limits"}) {
+    check_refused(std::string(table) + " = 1\n",
+                  "allowd.toml:1: " + std::string(table) + ": must be a table");
+    check_refused("[[" + std::string(table) + "]]\n",
+                  "allowd.toml:1: " + std::string(table) + ": must be a table");
+  }
+  check_refused("[limits]\napi = \"100/s\"\n", "allowd.toml:2: limits.api: must be a table");
+  check_refused("[redis]\nurl = 1\n", "allowd.toml:2: redis.url" + text);
+  check_refused("[redis]\nurl = \"redis://h\"\nreconnect_max = 5\n",
+                "allowd.toml:3: redis.reconnect_max" + text);
+  check_refused("[limits.api]\nrate = 100\n", "allowd.toml:2: limits.api.rate" + text);
+  check_refused("[limits.api]\nrate = \"1/s\"\nburst = \"5\"\n",
+                "allowd.toml:3: limits.api.burst: must be an integer from 1 to 4503599627370496");
+  check_refused("[limits.api]\nrate = \"1/s\"\nburst = 0\n",
+                "allowd.toml:3: limits.api.burst: must be an integer from 1 to 4503599627370496");
+  check_refused("[limits.api]\nrate = \"1/s\"\non_failure = true\n",
+                "allowd.toml:3: limits.api.on_failure" + text);
+}
+
+TEST_CASE("config: a wrong value is said") {
+  const std::string mode =
+      "allowd.toml:2: agent.socket_mode: must be an octal mode in a string, like \"0660\"";
+  for (const char* value : {"", "66", "0888", "660 ", "1777", "00660", "rw-rw----", "-660"})
+    check_refused("[agent]\nsocket_mode = \"" + std::string(value) + "\"\n", mode);
+  CHECK(parsed("[agent]\nsocket_mode = \"777\"\n").agent.socket_mode == 0777);
+  CHECK(parsed("[agent]\nsocket_mode = \"0000\"\n").agent.socket_mode == 0);
+
+  check_refused("[agent]\nsocket = \"\"\n", "allowd.toml:2: agent.socket: must not be empty");
+  check_refused("[agent]\nsocket_group = \"\"\n", "allowd.toml:2: agent.socket_group: must not be empty");
+  check_refused("[agent]\nadmin_socket = \"/a\\u0000b\"\n",
+                "allowd.toml:2: agent.admin_socket: must not contain a NUL");
+  check_refused("[agent]\nsocket = \"/" + std::string(107, 'x') + "\"\n",
+                "allowd.toml:2: agent.socket: is 108 bytes long; a socket's path may have 107");
+  CHECK(parsed("[agent]\nsocket = \"/" + std::string(106, 'x') + "\"\n").agent.socket.size() == 107);
+
+  check_refused(
+      "[agent]\ndeadline = \"20\"\n",
+      "allowd.toml:2: agent.deadline: a duration needs a unit: us, ms, s (sec, second), m (min, minute), h "
+      "(hour), d (day) or week");
+  check_refused("[redis]\nprefix = \"a\"\n", "allowd.toml:1: redis: url is missing");
+  check_refused("[redis]\nurl = \"http://h\"\n",
+                "allowd.toml:2: redis.url: a Redis URL begins with redis:// or unix://");
+  const std::string prefix =
+      "allowd.toml:3: redis.prefix: must be 1 to 64 printable ASCII characters without braces, colons and "
+      "spaces";
+  for (const std::string& value :
+       {std::string(), std::string(65, 'p'), std::string("a b"), std::string("a:b"), std::string("{a"),
+        std::string("a}"), std::string("é"), std::string("a\\u007f")})
+    check_refused("[redis]\nurl = \"redis://h\"\nprefix = \"" + value + "\"\n", prefix);
+
+  check_refused("[limits.api]\n", "allowd.toml:1: limits.api: rate is missing");
+  check_refused("[limits.api]\nburst = 5\n", "allowd.toml:1: limits.api: rate is missing");
+  check_refused("[limits.api]\nrate = \"100\"\n",
+                "allowd.toml:2: limits.api.rate: a rate is a count per time, like \"100/s\", \"5/10s\" or "
+                "\"1000/day\"");
+  check_refused("[limits.api]\nrate = \"1/s\"\nalgorithm = \"leaky\"\n",
+                "allowd.toml:3: limits.api.algorithm: must be \"token_bucket\"");
+  check_refused("[limits.api]\nrate = \"1/s\"\non_failure = \"open\"\n",
+                "allowd.toml:3: limits.api.on_failure: must be \"allow\" or \"deny\"");
+  const std::string name = "a limit's name must have 1 to 128 bytes and no control characters";
+  check_refused("[limits.\"\"]\nrate = \"1/s\"\n", "allowd.toml:1: limits.: " + name);
+  const std::string long_name(129, 'n');
+  check_refused("[limits." + long_name + "]\nrate = \"1/s\"\n",
+                "allowd.toml:1: limits." + long_name + ": " + name);
+  check_refused("[limits.\"a\\nb\"]\nrate = \"1/s\"\n", "allowd.toml:1: limits.a\nb: " + name);
+  CHECK(parsed("[limits." + std::string(128, 'n') + "]\nrate = \"1/s\"\n").limits[0].name.size() == 128);
+}
+
+TEST_CASE("config: a limit cannot have the name under which those of applications are counted") {
+  check_refused(
+      "[limits.inline]\nrate = \"1/s\"\n",
+      "allowd.toml:1: limits.inline: is reserved: limits that applications define are counted under it");
+}
+
+TEST_CASE("config: a limit that cannot be counted exactly is refused at the key that makes it so") {
+  auto by_rate = parse_config("[limits.api]\nrate = \"999983/day\"\n", "f");
+  REQUIRE_FALSE(by_rate);
+  CHECK(by_rate.error().message.starts_with("f:2: limits.api.rate: "));
+  CHECK(by_rate.error().message.find("2^52") != std::string::npos);
+  auto by_burst = parse_config("[limits.api]\nrate = \"1/day\"\nburst = 1000000\n", "f");
+  REQUIRE_FALSE(by_burst);
+  CHECK(by_burst.error().message.starts_with("f:3: limits.api.burst: "));
+  CHECK(parsed("[limits.api]\nrate = \"1000000/day\"\n").limits[0].bucket.burst() == 1'000'000);
+}
+
+TEST_CASE("config: a key that stands twice, or no TOML at all, is refused with its line") {
+  for (const auto& [text, line] : std::vector<std::pair<std::string, std::string>>{
+           {"[agent]\nmax_keys = 1\nmax_keys = 2\n", "3"},
+           {"[agent]\n\n[agent]\n", "3"},
+           {"[limits.api]\nrate = \"1/s\"\n[limits.api]\nrate = \"1/s\"\n", "3"},
+           {"[agent\n", "1"},
+           {"[agent]\nsocket = \"/a\n", "2"},
+           {"nonsense\n", "1"},
+           {"[agent]\nsocket = /a\n", "2"},
+           {"\xff\xfe", "1"}}) {
+    CAPTURE(text);
+    auto config = parse_config(text, "my.toml");
+    CHECK_FALSE(config);
+    if (!config) CHECK(config.error().message.starts_with("my.toml:" + line + ": "));
+  }
+}
+
+TEST_CASE("config: no message repeats a password") {
+  for (const char* text :
+       {"[redis]\nurl = \"redis://u:s3cr3t@h:x\"\n", "[redis]\nurl = \"redis://u:s3cr3t@\"\n",
+        "[redis]\nurl = \"redis://u:s3cr3t@h\n", "[redis]\nurl = redis://u:s3cr3t@h\n",
+        "[redis]\nurl = \"redis://u:s3cr3t@h\"\nurl = \"redis://u:s3cr3t@h\"\n",
+        "[redis]\nurl = [\"redis://u:s3cr3t@h\"]\n"}) {
+    CAPTURE(text);
+    auto config = parse_config(text, "f");
+    REQUIRE_FALSE(config);
+    CHECK(config.error().message.find("s3cr3t") == std::string::npos);
+  }
+}
+
+TEST_CASE("config: a file is read, and one that cannot be is an error that names it") {
+  const testing::TemporaryDirectory directory;
+  const std::string path = directory / "allowd.toml";
+  std::ofstream(path) << "[agent]\nmax_keys = 5\n";
+  auto config = load_config(path);
+  REQUIRE(config);
+  CHECK(config->agent.max_keys == 5);
+
+  auto missing = load_config(directory / "none.toml");
+  REQUIRE_FALSE(missing);
+  CHECK(missing.error().message == directory / "none.toml" + ": cannot be read");
+
+  std::ofstream(path) << "[agent]\n\nmax_keys = 0\n";
+  auto wrong = load_config(path);
+  REQUIRE_FALSE(wrong);
+  CHECK(wrong.error().message.starts_with(path + ":3: agent.max_keys: "));
+}
+
+TEST_CASE("config: a directory in place of a file is an error, not an empty configuration") {
+  const testing::TemporaryDirectory directory;
+  auto config = load_config(directory.path());
+  CHECK_FALSE(config);
+  if (!config) CHECK(config.error().message.starts_with(directory.path() + ": "));
+}
+
+TEST_CASE("config: one limit's table alone is read as replay needs it") {
+  auto limit = parse_limit("rate = \"5/s\"\nburst = 7\n", "api");
+  REQUIRE(limit);
+  CHECK(limit->name == "api");
+  CHECK(limit->bucket.burst() == 7);
+  CHECK(limit->deadline == 20ms);
+  auto wrong = parse_limit("rate = \"5/s\"\nbrust = 7\n", "api");
+  REQUIRE_FALSE(wrong);
+  CHECK(wrong.error().message == "api:2: brust: unknown key; did you mean burst?");
+  auto missing = parse_limit("", "api");
+  REQUIRE_FALSE(missing);
+  CHECK(missing.error().message.find("rate is missing") != std::string::npos);
+}
+
+}  // namespace
+}  // namespace allowd::config

@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: MIT
+#include "agent/decide/limit_table.h"
+
+#include <chrono>
+#include <string>
+
+#include "tests/support/encode.h"
+#include "tests/support/printing.h"
+
+namespace allowd::decide {
+namespace {
+
+using namespace std::chrono_literals;
+namespace encode = testing::encode;
+
+config::Config config_of(const std::string& text) {
+  auto config = config::parse_config(text, "f");
+  REQUIRE(config);
+  return *config;
+}
+
+// A definition as the protocol hands it over; the strings must outlive it.
+protocol::InlineLimit definition(const std::string& name, const std::string& rate, std::string& encoded) {
+  encoded =
+      encode::map(2) + encode::str("name") + encode::str(name) + encode::str("rate") + encode::str(rate);
+  return {name, rate, std::nullopt, encoded};
+}
+
+TEST_CASE("limit table: configured limits are found by their exact names") {
+  stats::Registry registry;
+  const LimitTable table(
+      config_of("[agent]\ndeadline = \"7ms\"\n[limits.api]\nrate = \"100/s\"\nburst = "
+                "200\non_failure = \"deny\"\n[limits.b]\nrate = \"1/s\"\ndeadline = \"1s\"\n"),
+      registry);
+  CHECK(table.configured().size() == 2);
+  const LimitPtr* api = table.find("api");
+  REQUIRE(api != nullptr);
+  CHECK((*api)->name == "api");
+  CHECK((*api)->tag == "n3:api:");
+  CHECK((*api)->bucket.burst() == 200);
+  CHECK((*api)->on_failure == config::FailurePolicy::deny);
+  CHECK((*api)->deadline == 7ms);
+  CHECK((*table.find("b"))->deadline == 1s);
+  for (const char* unknown : {"", "ap", "apis", "API", "api ", "default"})
+    CHECK(table.find(unknown) == nullptr);
+  // In any order, and again.
+  for (const char* name : {"api", "api", "b", "api", "none", "api", "b", "b"}) {
+    const LimitPtr* found = table.find(name);
+    CHECK((found != nullptr ? (*found)->name : "none") == name);
+  }
+}
+
+TEST_CASE("limit table: a limit of an application is parsed once and then known by its bytes") {
+  stats::Registry registry;
+  LimitTable table(config_of("[agent]\ndeadline = \"7ms\"\n"), registry);
+  std::string encoded;
+  const std::string name = "checkout", rate = "100/s";
+  const auto first = table.find_or_parse(definition(name, rate, encoded));
+  REQUIRE(first);
+  CHECK((*first)->name == "checkout");
+  CHECK((*first)->tag == "i8:checkout:");
+  CHECK((*first)->bucket.burst() == 100);
+  CHECK((*first)->on_failure == config::FailurePolicy::allow);
+  CHECK((*first)->deadline == 7ms);
+  const auto again = table.find_or_parse(definition(name, rate, encoded));
+  REQUIRE(again);
+  CHECK(*again == *first);  // the same object
+
+  const std::string other_rate = "101/s";
+  const auto changed = table.find_or_parse(definition(name, other_rate, encoded));
+  REQUIRE(changed);
+  CHECK(*changed != *first);
+  CHECK((*changed)->tag == (*first)->tag);  // the same identity
+}
+
+TEST_CASE("limit table: a limit of an application never meets a configured one of that name") {
+  stats::Registry registry;
+  LimitTable table(config_of("[limits.api]\nrate = \"1/s\"\n"), registry);
+  std::string encoded;
+  const std::string name = "api", rate = "5/s";
+  const auto found = table.find_or_parse(definition(name, rate, encoded));
+  REQUIRE(found);
+  CHECK((*found)->tag != (*table.find("api"))->tag);
+  CHECK((*found)->bucket.burst() == 5);
+}
+
+TEST_CASE("limit table: an own burst replaces the rate's count") {
+  stats::Registry registry;
+  LimitTable table({}, registry);
+  std::string encoded;
+  const std::string name = "n", rate = "5/s";
+  auto with_burst = definition(name, rate, encoded);
+  with_burst.burst = 70;
+  const auto found = table.find_or_parse(with_burst);
+  REQUIRE(found);
+  CHECK((*found)->bucket.burst() == 70);
+}
+
+TEST_CASE("limit table: what is wrong with a definition is said, and it is not kept") {
+  stats::Registry registry;
+  LimitTable table({}, registry);
+  std::string encoded;
+  const std::string name = "n";
+  for (const std::string rate : {"", "100", "fast", "0/s", "5/0s"}) {
+    auto refused = table.find_or_parse(definition(name, rate, encoded));
+    CAPTURE(rate);
+    REQUIRE_FALSE(refused);
+    CHECK(refused.error().message.starts_with("limit.rate: "));
+  }
+  for (const std::int64_t burst : {std::int64_t{0}, std::int64_t{-1}, INT64_MAX}) {
+    const std::string rate = "5/s";
+    auto wrong = definition(name, rate, encoded);
+    wrong.burst = burst;
+    auto refused = table.find_or_parse(wrong);
+    REQUIRE_FALSE(refused);
+    CHECK(refused.error().message.starts_with("limit: "));
+  }
+  CHECK(registry.decisions().empty());
+}
+
+TEST_CASE("limit table: the 1024 newest definitions are kept, and a query keeps its own") {
+  stats::Registry registry;
+  LimitTable table({}, registry);
+  std::string encoded;
+  const std::string rate = "5/s", oldest_name = "0";
+  auto oldest = table.find_or_parse(definition(oldest_name, rate, encoded));
+  REQUIRE(oldest);
+  const LimitPtr held = *oldest;
+  for (std::size_t i = 1; i < LimitTable::kMaxInline; ++i) {
+    const std::string name = std::to_string(i);
+    REQUIRE(table.find_or_parse(definition(name, rate, encoded)));
+  }
+  CHECK(*table.find_or_parse(definition(oldest_name, rate, encoded)) == held);
+  CHECK(held.use_count() == 3);  // the table's, `oldest`'s and ours
+
+  const std::string one_more = "one more";
+  REQUIRE(table.find_or_parse(definition(one_more, rate, encoded)));
+  CHECK(held.use_count() == 2);  // the table has let go of it
+  CHECK(held->bucket.burst() == 5);
+  CHECK(*table.find_or_parse(definition(oldest_name, rate, encoded)) != held);
+}
+
+TEST_CASE("limit table: however many limits applications bring, they are counted as one") {
+  stats::Registry registry;
+  LimitTable table(config_of("[limits.api]\nrate = \"1/s\"\n"), registry);
+  std::string encoded;
+  for (int i = 0; i < 5000; ++i) {
+    const std::string name = std::to_string(i), rate = "5/s";
+    REQUIRE(table.find_or_parse(definition(name, rate, encoded)));
+  }
+  CHECK(registry.decisions().size() == 4);  // api and inline, each with its overflow
+}
+
+}  // namespace
+}  // namespace allowd::decide

@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: MIT
+"""A real redis-server that can be paused, killed and started again at the same place.
+
+Ownership  A RedisServer owns its process and its files. close() ends exactly that process.
+"""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import processes
+from resp import RedisClient, RedisError
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+_FORMAT = 1  # the number that a value begins with
+
+
+class StoredBucket(NamedTuple):
+    """The value of one key as this version writes it."""
+
+    unit: float
+    last: float
+    used: float
+
+    def encoded(self) -> bytes:
+        return struct.pack("<Bddd", _FORMAT, *self)
+
+    @classmethod
+    def decoded(cls, value: bytes) -> StoredBucket:
+        assert len(value) == 25 and value[0] == _FORMAT, value
+        return cls(*struct.unpack("<ddd", value[1:]))
+
+    @property
+    def permits_used(self) -> int:
+        """Whole permits, rounded up: right while less than one has come back since."""
+        return int(-(-self.used // self.unit))
+
+
+class RedisServer:
+    """Not running until start()."""
+
+    def __init__(self, directory: Path, *options: str, password: str = "") -> None:
+        program = shutil.which("redis-server")
+        assert program, "redis-server is not installed"
+        directory.mkdir()
+        self.port = free_port()
+        self.unix_path = directory / "redis.sock"
+        self._program = program
+        self._directory = directory
+        self._password = password
+        self._options = [*options, *(["--requirepass", password] if password else [])]
+        self._process: subprocess.Popen[bytes] | None = None
+        self._is_paused = False
+
+    @property
+    def url(self) -> str:
+        credentials = f":{self._password}@" if self._password else ""
+        return f"redis://{credentials}127.0.0.1:{self.port}"
+
+    def config(self, *, prefix: str = "", reconnect_max: str = "250ms") -> str:
+        """The lines of an agent's [redis] table."""
+        prefix_line = f'\nprefix = "{prefix}"' if prefix else ""
+        return f'url = "{self.url}"\nreconnect_max = "{reconnect_max}"{prefix_line}'
+
+    # Its life
+
+    def start(self) -> None:
+        where = ["--port", str(self.port), "--bind", "127.0.0.1", "--unixsocket", str(self.unix_path)]
+        files = ["--dir", str(self._directory), "--save", ""]
+        command = [self._program, *where, *files, *self._options]
+        self._process = processes.start(command, self._directory / "redis.log")
+        processes.wait_until(self._answers, "redis-server answers")
+
+    def pause(self) -> None:
+        """From now on it answers nothing; the kernel still takes connections and bytes for it."""
+        self._running().send_signal(signal.SIGSTOP)
+        self._is_paused = True
+
+    def resume(self) -> None:
+        self._running().send_signal(signal.SIGCONT)
+        self._is_paused = False
+
+    def kill(self) -> None:
+        processes.kill(self._running())
+        self._process = None
+        self._is_paused = False
+
+    def close(self) -> None:
+        if self._process is not None:
+            self.kill()
+
+    # Asking it
+
+    def client(self) -> RedisClient:
+        client = RedisClient(self.unix_path)
+        try:
+            if self._password:
+                client.call("AUTH", self._password)
+        except RedisError:
+            client.close()
+            raise
+        return client
+
+    def call(self, *words: str | bytes | int) -> Any:
+        with self.client() as client:
+            return client.call(*words)
+
+    def keys(self) -> list[bytes]:
+        return sorted(self.call("KEYS", "*"))
+
+    def only_key(self) -> bytes:
+        (key,) = self.keys()
+        return key
+
+    def bucket(self, key: bytes) -> StoredBucket:
+        return StoredBucket.decoded(self.call("GET", key))
+
+    def _running(self) -> subprocess.Popen[bytes]:
+        assert self._process is not None, "redis-server is not running"
+        return self._process
+
+    def _answers(self) -> bool:
+        code = self._running().poll()
+        log = self._directory / "redis.log"
+        assert code is None, f"redis-server ended with code {code}:\n{log.read_text(errors='replace')}"
+        try:
+            return bool(self.call("PING") == "PONG")
+        except (OSError, RedisError):  # not listening yet, or still loading
+            return False

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: MIT
+//
+// A store that does what a test says: answers at once, later or never, or fails. It remembers what it was
+// asked.
+#pragma once
+
+#include <chrono>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "agent/store/store.h"
+
+namespace allowd::testing {
+
+class FakeStore final : public store::Store {
+ public:
+  enum class Mode { later, grant, fail };
+
+  struct Asked {
+    limiter::Operation operation;
+    limiter::TokenBucket bucket;
+    std::string limit_tag;
+    std::string key;
+    std::int64_t cost;
+    std::uint64_t ticket;
+    store::SteadyTime at;
+  };
+
+  Mode mode = Mode::later;
+  bool local = false;  // a local store always answers at once
+  bool available = true;
+  bool by_overflow = false;
+  limiter::Micros probe_in = std::chrono::milliseconds(250);
+  std::vector<Asked> asked;
+
+  // An answer as a store would give it when `used` units are missing afterwards.
+  [[nodiscard]] store::Answer decided(const Asked& question, std::int64_t used,
+                                      limiter::Verdict verdict = limiter::Verdict::ok) const {
+    return {store::Answer::Status::decided, by_overflow,
+            question.bucket.describe(used, question.cost, verdict)};
+  }
+  // Settles a question that was asked before.
+  store::AnswerSink::Fate answer(const Asked& question, const store::Answer& answer, store::SteadyTime now) {
+    return sink_->on_answer(question.ticket, answer, now);
+  }
+  store::AnswerSink::Fate grant(const Asked& question, store::SteadyTime now) {
+    return answer(question, decided(question, question.cost * question.bucket.unit()), now);
+  }
+  store::AnswerSink::Fate fail(const Asked& question, store::SteadyTime now) {
+    return answer(question, {}, now);
+  }
+  [[nodiscard]] bool is_waiting(const Asked& question) const { return sink_->is_waiting(question.ticket); }
+
+  void attach(store::AnswerSink& sink) override { sink_ = &sink; }
+  std::optional<store::Answer> ask(const store::Question& question, store::SteadyTime now) override {
+    asked.push_back({question.operation, *question.bucket, std::string(question.limit_tag),
+                     std::string(question.key), question.cost, question.ticket, now});
+    if (mode == Mode::fail) return store::Answer{};
+    if (mode == Mode::later && !local) return std::nullopt;
+    const bool fits = question.cost <= question.bucket->burst();
+    return decided(asked.back(), fits ? question.cost * question.bucket->unit() : 0,
+                   fits ? limiter::Verdict::ok : limiter::Verdict::never);
+  }
+  std::string_view name() const override { return "fake"; }
+  bool is_local() const override { return local; }
+  bool is_available() const override { return available; }
+  limiter::Micros next_probe_in(store::SteadyTime) const override { return probe_in; }
+  void collect(std::vector<stats::Metric>& metrics) const override {
+    metrics.push_back({"fake_questions", stats::Metric::Kind::gauge,
+                       "Questions that the fake store was asked.", static_cast<double>(asked.size())});
+  }
+
+ private:
+  store::AnswerSink* sink_ = nullptr;
+};
+
+}  // namespace allowd::testing
