@@ -29,9 +29,7 @@ void wait_for(int fd, short events, const char* what) {
   }
 }
 
-bool should_wait() {
-  return errno == EAGAIN || errno == EINTR;
-}
+bool should_wait() { return errno == EAGAIN || errno == EINTR; }
 
 }  // namespace
 

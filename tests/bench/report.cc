@@ -16,13 +16,9 @@ std::string number(double value) {
   return text.data();
 }
 
-double in_microseconds(std::chrono::nanoseconds time) {
-  return static_cast<double>(time.count()) / 1e3;
-}
+double in_microseconds(std::chrono::nanoseconds time) { return static_cast<double>(time.count()) / 1e3; }
 
-double per(double value, std::uint64_t count) {
-  return count == 0 ? 0 : value / static_cast<double>(count);
-}
+double per(double value, std::uint64_t count) { return count == 0 ? 0 : value / static_cast<double>(count); }
 
 std::string octaves_as_json(const LatencyHistogram& latency) {
   std::string text;
