@@ -14,6 +14,8 @@ template <class... Cases>
 struct Overloaded : Cases... {
   using Cases::operator()...;
 };
+template <class... Cases>
+Overloaded(Cases...) -> Overloaded<Cases...>;  // clang 14 does not deduce aggregates by itself
 
 // The length of the UTF-8 sequence at the front of `text`, or 0 when it is none.
 std::size_t utf8_length(std::string_view text) {
