@@ -30,6 +30,7 @@ class ByteBuffer {
 
   // The signature that msgpack::packer expects of a stream.
   void write(const char* bytes, std::size_t count) {
+    if (count == 0) return;  // `bytes` may be null then
     if (capacity_ - size_ < count) grow(count);
     std::memcpy(data_.get() + size_, bytes, count);
     size_ += count;
@@ -51,7 +52,7 @@ class ByteBuffer {
 
   void drop_front(std::size_t count) {
     size_ -= count;
-    std::memmove(data_.get(), data_.get() + count, size_);
+    if (size_ > 0) std::memmove(data_.get(), data_.get() + count, size_);
   }
   // Forgets the bytes; gives memory above `keep` bytes back.
   void clear(std::size_t keep = 64 * 1024) {

@@ -29,7 +29,7 @@ std::string describe(const protocol::Query& query, const protocol::Decision& dec
       .to_text();
 }
 
-// Waits for the store's answer about one key, then goes.
+// Waits for the store's answer about one key.
 class KeyQuestion final : public decide::Asker {
  public:
   KeyQuestion(std::string limit, std::string key, Commands::Reply reply)
@@ -44,8 +44,10 @@ class KeyQuestion final : public decide::Asker {
   void answer(const protocol::Decision& decision) { reply_(describe(query(), decision)); }
   void on_decision(std::uint64_t, const protocol::Decision& decision) override {
     answer(decision);
-    delete this;  // made by Commands::key for this one call
+    forget();
   }
+  // Called after the answer; may destroy this.
+  std::function<void()> forget;
 
  private:
   std::string limit_;
@@ -126,12 +128,14 @@ void Commands::limits(const Words&, store::SteadyTime, const Reply& reply) {
 void Commands::key(const Words& arguments, store::SteadyTime now, const Reply& reply) {
   if (arguments[1].size() > protocol::kMaxKeyBytes)
     return reply(error("too_large", "key is over 1024 bytes"));
-  auto question = std::make_unique<KeyQuestion>(arguments[0], arguments[1], reply);
+  auto question = std::make_shared<KeyQuestion>(arguments[0], arguments[1], reply);
   const auto outcome = decider_.ask(limiter::Operation::peek, question->query(), now, *question, 0);
   switch (outcome.kind) {
     case decide::Outcome::Kind::decided: return question->answer(outcome.decision);
     case decide::Outcome::Kind::refused: return reply(error(name_of(outcome.code), outcome.reason));
-    case decide::Outcome::Kind::deferred: static_cast<void>(question.release());  // deletes itself
+    case decide::Outcome::Kind::deferred:
+      question->forget = [this, id = question.get()] { open_questions_.erase(id); };
+      open_questions_.emplace(question.get(), question);
   }
 }
 

@@ -6,8 +6,10 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "agent/admin/reporter.h"
@@ -47,6 +49,7 @@ class Commands {
   const Reporter& reporter_;
   decide::LimitTable& limits_;
   decide::Decider& decider_;
+  std::unordered_map<const void*, std::shared_ptr<void>> open_questions_;  // that wait for the store
 };
 
 }  // namespace allowd::admin
