@@ -44,7 +44,8 @@ class KeyQuestion final : public decide::Asker {
   void answer(const protocol::Decision& decision) { reply_(describe(query(), decision)); }
   void on_decision(std::uint64_t, const protocol::Decision& decision) override {
     answer(decision);
-    forget();
+    const auto last = std::move(forget);  // outlives this
+    last();
   }
   // Called after the answer; may destroy this.
   std::function<void()> forget;
