@@ -152,6 +152,34 @@ TEST_CASE("app session: a deadline that passes is answered by the policy, withou
   CHECK(client.ask(plain_bytes(3, "ping")).msgid == 3);  // no second answer came in between
 }
 
+TEST_CASE("app session: a deadline that passes wakes a loop that waits for nothing else") {
+  ServerScene scene(FakeStore::Mode::later);
+  scene.open();
+  auto client = scene.client();
+  const std::string bytes = allow_bytes(1, "open", 3000);
+  REQUIRE(client.send_some(bytes) == static_cast<long>(bytes.size()));
+  testing::run_until(scene.loop, [&] { return !client.rest().empty(); });
+  CHECK(client.reply().decision().source == "fallback");
+}
+
+TEST_CASE(
+    "app session: requests that had to wait for replies to leave are served without anything else "
+    "happening") {
+  ServerScene scene;
+  scene.open();
+  auto client = scene.client();
+  // Short requests with long replies, all in one read.
+  constexpr std::uint32_t kRequests = 400;
+  std::string bytes;
+  for (std::uint32_t i = 0; i < kRequests; ++i) bytes += plain_bytes(i, "stats");
+  REQUIRE(client.send_some(bytes) == static_cast<long>(bytes.size()));
+  std::size_t seen = 0;
+  testing::run_until(scene.loop, [&] {
+    seen += client.replies_so_far();
+    return seen == kRequests;
+  });
+}
+
 TEST_CASE("app session: what breaks the protocol closes its own connection and no other") {
   ServerScene scene;
   scene.open();

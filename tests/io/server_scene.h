@@ -73,6 +73,13 @@ class Client {
     return seen;
   }
   SeenReply reply() { return replies(1).at(0); }
+  // Takes off what has come by now, without turning the loop, and says how many replies that were.
+  std::size_t replies_so_far() {
+    receive();
+    std::size_t count = 0;
+    while (take_reply()) ++count;
+    return count;
+  }
   SeenReply ask(std::string_view bytes) {
     send(bytes);
     return reply();

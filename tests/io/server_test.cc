@@ -5,7 +5,6 @@
 
 #include <filesystem>
 #include <fstream>
-#include <memory>
 #include <string>
 #include <vector>
 
@@ -29,17 +28,26 @@ TEST_CASE("server: one that was never opened can go") {
 }
 
 TEST_CASE("server: one that is open with clients connected can go") {
-  auto scene = std::make_unique<ServerScene>(FakeStore::Mode::later);
-  scene->open();
-  auto client = scene->client();
+  ServerScene scene(FakeStore::Mode::later);
+  scene.open();
+  auto client = scene.client();
   client.send(allow_bytes(1, "open", 50'000'000));
-  auto admin = scene->admin();
+  scene.wait_for_questions(1);
+  scene.server.reset();
+  CHECK_FALSE(std::filesystem::exists(scene.app_path));
+  CHECK_FALSE(std::filesystem::exists(scene.admin_path));
+}
+
+TEST_CASE("server: an answer to an admin's question that comes after the server has gone is dropped") {
+  ServerScene scene(FakeStore::Mode::later);
+  scene.open();
+  auto admin = scene.admin();
   admin.send("key open k\n");
-  scene->wait_for_questions(2);
-  const std::string app = scene->app_path, admin_path = scene->admin_path;
-  scene->server.reset();
-  CHECK_FALSE(std::filesystem::exists(app));
-  CHECK_FALSE(std::filesystem::exists(admin_path));
+  scene.wait_for_questions(1);
+  scene.server.reset();
+  scene.decider.expire_all(scene.loop.now());
+  CHECK(scene.decider.open_queries() == 0);
+  CHECK(admin.rest().empty());
 }
 
 TEST_CASE("server: opens both sockets or neither") {

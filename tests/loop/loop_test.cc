@@ -53,6 +53,20 @@ TEST_CASE("loop: time stands still within a turn and goes on between turns") {
   CHECK(Loop::exact_now() >= ends.back());
 }
 
+TEST_CASE("loop: a time that was read before waiting for events is not the time after it") {
+  Loop loop;
+  SteadyTime before{}, after{};
+  Timer early(loop), late(loop);
+  // libuv runs timers, then waits for the next one within the same turn.
+  early.once(1ms, [&] { before = loop.now(); });
+  late.once(6ms, [] {});
+  loop.at_turn_end([&] {
+    if (before != SteadyTime{} && after == SteadyTime{}) after = loop.now();
+  });
+  loop.run();
+  CHECK(after - before >= 2ms);
+}
+
 TEST_CASE("loop: a wish to be woken makes a turn end when nothing else happens") {
   Loop loop;
   Timer keeps_alive(loop);

@@ -64,6 +64,11 @@ TEST_CASE("byte buffer: moving leaves an empty buffer that can be used again") {
   CHECK(second.empty());
   second.append("again");
   CHECK(second.view() == "again");
+  third = std::move(second);
+  CHECK(third.view() == "again");
+  CHECK(second.empty());
+  second.append("once more");
+  CHECK(second.view() == "once more");
 }
 
 TEST_CASE("byte buffer: clearing keeps little memory and gives much back") {
