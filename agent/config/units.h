@@ -18,7 +18,7 @@ namespace allowd::config {
 [[nodiscard]] Result<limiter::Micros> parse_duration(std::string_view text);
 [[nodiscard]] Result<limiter::Rate> parse_rate(std::string_view text);
 
-// The shortest text that parses to the same.
+// A text that parses to the same, in the largest unit that divides it.
 [[nodiscard]] std::string print(limiter::Micros duration);
 [[nodiscard]] std::string print(const limiter::Rate& rate);
 

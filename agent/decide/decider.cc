@@ -90,14 +90,14 @@ Outcome Decider::ask_limit(const LimitPtr& limit, Operation operation, const pro
 Outcome Decider::start_waiting(const store::Question& question, const LimitPtr& limit, limiter::Micros wait,
                                SteadyTime now, Asker& asker, std::uint64_t msgid) {
   const DeadlineQueue::Slot slot = take_slot();
-  Open& open = open_[slot];
   store::Question asked = question;
-  asked.ticket = make_ticket(slot, open.generation);
+  asked.ticket = make_ticket(slot, open_[slot].generation);
   if (const auto answer = store_.ask(asked, now)) {
     release(slot);
     const bool is_decided = answer->status == store::Answer::Status::decided;
     return decided_now(is_decided ? from_store(*answer) : by_policy(*limit, now), *limit);
   }
+  Open& open = open_[slot];  // not before: a store may settle other queries while it is asked
   open.asker = &asker;
   open.msgid = msgid;
   open.limit = limit;

@@ -23,7 +23,7 @@ constexpr std::int64_t kUnknownFormat = -(std::int64_t{1} << 53);
 // right.
 //
 // Lua 5.1 and 5.4 alike: all numbers are integers below 2^53, TTLs are passed as text (Redis prints a number
-// argument with %.17g, which costs as much as the rest of a SET), and nothing is printed with `..` or
+// argument with %.17g, slowly), and nothing is printed with `..` or
 // tostring.
 constexpr std::string_view kScript = R"lua(
 local unpack, pack, read = unpack or table.unpack, struct.pack, struct.unpack

@@ -7,8 +7,8 @@
 // that here, by the limiter, so that there is one place with arithmetic about waits.
 //
 // A stored value is 25 bytes: the format number 1, then unit, last and used as little-endian doubles. (Text
-// that Lua has to parse costs Redis half as much again: tests/bench/script_formats.py.) Formats are numbered
-// up to 31, so that printable garbage is never taken for a newer one.
+// that Lua has to parse costs Redis far more: tests/bench/script_formats.py prints the ratio.) Formats are
+// numbered up to 31, so that printable garbage is never taken for a newer one.
 //
 // Ownership  A BucketCall owns all that it needs until the reply has come, whatever becomes of the limits.
 #pragma once

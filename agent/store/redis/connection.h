@@ -43,7 +43,6 @@ class Connection final : public loop::StreamEvents {
   [[nodiscard]] std::size_t open_commands() const { return expected_.size(); }
   // When the oldest command without a reply was sent; expects open_commands() > 0.
   [[nodiscard]] SteadyTime oldest_open() const { return expected_.front().sent; }
-  [[nodiscard]] std::size_t queued_bytes() const { return stream_ ? stream_->queued_bytes() : 0; }
 
  private:
   struct Expected {
