@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""What the form of a stored value costs Redis: packed doubles against text, in a script of 64 keys.
+"""What storing a value costs Redis, in a script of 64 keys: its form, and overwriting it against setting it anew.
 
-Prints Redis CPU per key (INFO cpu) for both, medians of interleaved rounds. The agent's script stores packed doubles
+Prints Redis CPU per key (INFO cpu) for each, medians of interleaved rounds. The agent's script stores what it stores
 because of this; see agent/store/redis/bucket_script.h.
 """
 
@@ -35,21 +35,29 @@ for i = 1, #KEYS do
   end
   if used + cost <= full then
     used = used + cost
-    redis.call('SETEX', KEYS[i], '61', @WRITE@)
+    @WRITE@
   end
   reply[i] = used
 end
 return reply
 """
 
+_SET = "redis.call('SETEX', KEYS[i], '61', @TEXT@)"
 _FORMS = {
-    "packed": (
-        "local _ _, u, l, s = struct.unpack('<Bddd', value)",
-        "struct.pack('<Bddd', 1, unit, last, used)",
+    "packed, overwritten": (
+        "local _ _, u, l, s = struct.unpack('<BI7I7I7I5', value)",
+        "struct.pack('<BI7I7I7I5', 1, unit, last, used, 1700000000)",
+        "if value then redis.call('SETRANGE', KEYS[i], '0', @TEXT@) else " + _SET + " end",
     ),
-    "text": (
+    "packed, set": (
+        "local _ _, u, l, s = struct.unpack('<BI7I7I7I5', value)",
+        "struct.pack('<BI7I7I7I5', 1, unit, last, used, 1700000000)",
+        _SET,
+    ),
+    "text, set": (
         "u, l, s = string.match(value, '^1 (%d+) (%d+) (%d+)$') u, l, s = tonumber(u), tonumber(l), tonumber(s)",
         "string.format('1 %.0f %.0f %.0f', unit, last, used)",
+        _SET,
     ),
 }
 
@@ -67,17 +75,20 @@ def main() -> None:
     costs: dict[str, list[float]] = {form: [] for form in _FORMS}
     with Stage(Path()) as stage, wire.RedisClient(stage.start_redis()) as redis:
         shas = {
-            form: redis.call("SCRIPT", "LOAD", _SCRIPT.replace("@READ@", read).replace("@WRITE@", write)).decode()
-            for form, (read, write) in _FORMS.items()
+            form: redis.call(
+                "SCRIPT", "LOAD", _SCRIPT.replace("@READ@", read).replace("@WRITE@", write).replace("@TEXT@", text)
+            ).decode()
+            for form, (read, text, write) in _FORMS.items()
         }
         for _ in range(_ROUNDS):
             for form, sha in shas.items():
                 redis.call("FLUSHALL")
                 _cpu_us_per_key(redis, sha)  # the keys exist from here on
                 costs[form].append(_cpu_us_per_key(redis, sha))
+    least = statistics.median(next(iter(costs.values())))
     for form, values in costs.items():
-        print(f"{form:<8} {statistics.median(values):6.2f} us of Redis CPU per key ({min(values):.2f}-{max(values):.2f})")
-    print(f"text / packed: {statistics.median(costs['text']) / statistics.median(costs['packed']):.2f}")
+        cost = statistics.median(values)
+        print(f"{form:<20} {cost:6.2f} us of Redis CPU per key ({min(values):.2f}-{max(values):.2f}), x {cost / least:.2f}")
 
 
 if __name__ == "__main__":

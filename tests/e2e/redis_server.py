@@ -6,10 +6,10 @@ Ownership  A RedisServer owns its process and its files. close() ends exactly th
 
 from __future__ import annotations
 
+import itertools
 import shutil
 import signal
 import socket
-import struct
 import subprocess
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,22 +25,27 @@ def free_port() -> int:
 
 
 _FORMAT = 1  # the number that a value begins with
+_SIZES = (7, 7, 7, 5)  # bytes of each number behind it
 
 
 class StoredBucket(NamedTuple):
     """The value of one key as this version writes it."""
 
-    unit: float
-    last: float
-    used: float
+    unit: int
+    last: int
+    used: int
+    full_at: int = 0  # the second of the clock; an own one that is wrong costs a write of the TTL, nothing else
 
     def encoded(self) -> bytes:
-        return struct.pack("<Bddd", _FORMAT, *self)
+        return bytes([_FORMAT]) + b"".join(
+            number.to_bytes(size, "little") for number, size in zip(self, _SIZES, strict=True)
+        )
 
     @classmethod
     def decoded(cls, value: bytes) -> StoredBucket:
-        assert len(value) == 25 and value[0] == _FORMAT, value
-        return cls(*struct.unpack("<ddd", value[1:]))
+        assert len(value) == 1 + sum(_SIZES) and value[0] == _FORMAT, value
+        ends = list(itertools.accumulate(_SIZES, initial=1))
+        return cls(*(int.from_bytes(value[start:end], "little") for start, end in itertools.pairwise(ends)))
 
     @property
     def permits_used(self) -> int:

@@ -298,7 +298,7 @@ def test_a_unix_socket_works(rack: Rack, redis: RedisServer) -> None:
 
 
 def test_a_user_with_few_rights_is_enough(rack: Rack, redis: RedisServer) -> None:
-    rights = "+evalsha +script|load +time +auth +mget +set +setex +pttl +expire"
+    rights = "+evalsha +script|load +time +auth +mget +set +setex +setrange +pttl +expire"
     redis.call("ACL", "SETUSER", "limiter", "on", ">pa55", "resetchannels", "-@all", "~allowd:*", *rights.split())
     agent = start(rack, f'url = "redis://limiter:pa55@127.0.0.1:{redis.port}"')
     with agent.connect() as client:

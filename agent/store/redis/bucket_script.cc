@@ -29,6 +29,7 @@ constexpr std::string_view kScript = R"lua(
 local unpack, pack, read = unpack or table.unpack, struct.pack, struct.unpack
 local call, ceil, format, byte = redis.call, math.ceil, string.format, string.byte
 local MOST, LATEST, UNKNOWN, FORMAT = 4503599627370496, 9007199254740992, -9007199254740992, 1
+local LAYOUT = '<BI7I7I7I5'  -- format, unit, last, used, and the second of the clock at which it will be full
 local now, repeats, limits = tonumber(ARGV[1]), ARGV[2] == '1', tonumber(ARGV[3])
 local units, refills, fulls, at = {}, {}, {}, 3
 for i = 1, limits do
@@ -40,7 +41,8 @@ local values, written, ttls, reply, healed, k = call('MGET', unpack(KEYS)), {}, 
 -- 60 s beyond the reset, in whole seconds so that equal ones are printed once; at most 400 days
 local function ttl_of(used, refill)
   local s = used / refill / 1000000
-  s = s - s % 1 + 60
+  local part = s % 1
+  s = part > 0 and s - part + 61 or s + 60
   if s > 34560000 then s = 34560000 end
   local text = ttls[s]
   if not text then text = format('%.0f', s) ttls[s] = text end
@@ -63,12 +65,12 @@ while at < #ARGV do
     k = k + 1
     local key, value, used, last = KEYS[k], values[k], 0, now
     if repeats then value = written[key] or value end
-    local known, newer, fresh = false, false, not value
+    local known, newer, full_at = false, false, nil
     if value then
-      if #value == 25 then
-        local number, u, l, s = read('<Bddd', value)
-        if number == FORMAT and u >= 1 and u <= MOST and s >= 0 and s <= MOST and l >= 0 and l <= LATEST then
-          known = true
+      if #value == 27 then
+        local number, u, l, s, second = read(LAYOUT, value)
+        if number == FORMAT and u >= 1 and u <= MOST and s <= MOST and l <= LATEST then
+          known, full_at = true, second
           if u ~= unit then s = convert(s, u, unit) end
           if l > now then last = l end
           local back = last - l
@@ -99,13 +101,17 @@ while at < #ARGV do
         if after < used then after = used end
       end
       if writes or after ~= used then
-        local text, ttl = pack('<Bddd', FORMAT, unit, last, after), ttl_of(after, refill)
-        -- MGET shows a value of another type as none: NX finds it out at no cost
-        if not fresh then
-          call('SETEX', key, ttl, text)
+        local second = (last + after / refill) / 1000000
+        second = second - second % 1
+        local text = pack(LAYOUT, FORMAT, unit, last, after, second)
+        if second == full_at then
+          call('SETRANGE', key, '0', text)  -- the cheapest write that there is: the TTL stays right
+        elseif value then
+          call('SETEX', key, ttl_of(after, refill), text)
           if not known then healed = healed + 1 end
-        elseif not call('SET', key, text, 'EX', ttl, 'NX') then
-          call('SETEX', key, ttl, text)
+        -- MGET shows a value of another type as none: NX finds it out at no cost
+        elseif not call('SET', key, text, 'EX', ttl_of(after, refill), 'NX') then
+          call('SETEX', key, ttl_of(after, refill), text)
           healed = healed + 1
         end
         if repeats then written[key] = text end

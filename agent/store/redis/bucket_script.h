@@ -6,8 +6,10 @@
 // number per question: what is missing from full afterwards. Everything else a decision says is derived from
 // that here, by the limiter, so that there is one place with arithmetic about waits.
 //
-// A stored value is 25 bytes: the format number 1, then unit, last and used as little-endian doubles. (Text
-// that Lua has to parse costs Redis far more: tests/bench/script_formats.py prints the ratio.) Formats are
+// A stored value is 27 little-endian bytes: the format number 1 (1 byte), unit, last and used (7 each), and
+// the second of the clock in which the bucket will be full (5). A charge that leaves that second as it was
+// leaves the TTL too and overwrites the value in place, which costs Redis far less than to set it anew; text
+// that Lua has to parse would cost far more (tests/bench/script_formats.py prints both ratios). Formats are
 // numbered up to 31, so that printable garbage is never taken for a newer one.
 //
 // Ownership  A BucketCall owns all that it needs until the reply has come, whatever becomes of the limits.

@@ -25,7 +25,8 @@ RedisStore::RedisStore(loop::Loop& loop, Options options)
     : loop_(loop),
       prefix_(std::move(options.prefix)),
       max_questions_(options.max_questions),
-      max_calls_in_flight_(options.max_calls_in_flight),
+      max_growing_calls_(options.max_growing_calls),
+      max_full_calls_(options.max_full_calls),
       link_(loop, [&] {
         options.link.script = bucket_script();
         return std::move(options.link);
@@ -71,13 +72,18 @@ void RedisStore::flush() {
     ++questions_open_;
     ++given_back_total_;
   }
-  while (!waiting_.empty() && link_.connection().open_commands() < max_calls_in_flight_) {
+  while (!waiting_.empty() && may_send(*waiting_.front())) {
     Call call = std::move(waiting_.front());
     waiting_.pop_front();
     // Everybody may have been answered while it waited; asking now would charge for nothing.
     is_wanted(*call) ? send(std::move(call)) : drop_unsent(*call);
   }
   link_.connection().flush();
+}
+
+bool RedisStore::may_send(const BucketCall& call) {
+  // What is full gains nothing by waiting.
+  return link_.connection().open_commands() < (call.is_full() ? max_full_calls_ : max_growing_calls_);
 }
 
 void RedisStore::send(Call call) {

@@ -3,8 +3,8 @@
 // The store that all hosts share: one Redis server, asked in batches.
 //
 // Questions gather during a loop turn and leave at its end as few scripts of many keys, in one write. While
-// `max_calls_in_flight` scripts are unanswered the next ones keep growing instead: that costs Redis least
-// just when there is most to ask, and needs no timer.
+// `max_growing_calls` scripts are unanswered the next one keeps growing instead, until it is full: that costs
+// Redis least just when there is most to ask, and needs no timer.
 //
 // Failure    A question whose call was lost is never asked again: it may have charged. Only a server that has
 // lost
@@ -29,7 +29,9 @@ class RedisStore final : public Store {
     Link::Options link;
     std::string prefix = "allowd";
     std::size_t max_questions = 65'536;  // unanswered; beyond, a question fails at once
-    std::size_t max_calls_in_flight = 4;
+    // A script leaves while fewer than this are unanswered; a full one need not wait for so few.
+    std::size_t max_growing_calls = 2;
+    std::size_t max_full_calls = 16;
   };
 
   RedisStore(loop::Loop& loop, Options options);
@@ -57,6 +59,7 @@ class RedisStore final : public Store {
   };
 
   [[nodiscard]] BucketCall& open_call();
+  [[nodiscard]] bool may_send(const BucketCall& call);
   void send(Call call);
   void on_reply(const Call& call, const Reply& reply);
   void settle(BucketCall& call, const redisReply& reply);
@@ -73,7 +76,8 @@ class RedisStore final : public Store {
   loop::Loop& loop_;
   std::string prefix_;
   std::size_t max_questions_;
-  std::size_t max_calls_in_flight_;
+  std::size_t max_growing_calls_;
+  std::size_t max_full_calls_;
   Link link_;
   AnswerSink* sink_ = nullptr;
   std::deque<Call> waiting_;  // not sent yet; the last one may still take questions
