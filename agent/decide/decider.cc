@@ -39,6 +39,10 @@ protocol::Decision to_wire(const limiter::Decision& decision, Source source, std
           .more_after_us = to_unsigned(decision.more_after.count())};
 }
 
+Outcome refused(ErrorCode code, std::string reason) {
+  return {Outcome::Kind::refused, {}, code, std::move(reason)};
+}
+
 // Slots are used again; the generation tells a late answer's query from its successor.
 constexpr std::uint64_t make_ticket(DeadlineQueue::Slot slot, std::uint32_t generation) {
   return std::uint64_t{generation} << 32 | slot;
@@ -61,12 +65,12 @@ Outcome Decider::ask(Operation operation, const protocol::Query& query, SteadyTi
                      std::uint64_t msgid) {
   if (query.defined_inline) {
     auto limit = limits_.find_or_parse(*query.defined_inline);
-    if (!limit) return {ErrorCode::bad_request, std::move(limit.error().message)};
+    if (!limit) return refused(ErrorCode::bad_request, std::move(limit.error().message));
     return ask_limit(*limit, operation, query, now, asker, msgid);
   }
   const LimitPtr* limit = limits_.find(query.limit);
   if (limit == nullptr) {
-    return {ErrorCode::unknown_limit, "no limit is named " + protocol::quoted(query.limit)};
+    return refused(ErrorCode::unknown_limit, "no limit is named " + protocol::quoted(query.limit));
   }
   return ask_limit(*limit, operation, query, now, asker, msgid);
 }
@@ -74,7 +78,11 @@ Outcome Decider::ask(Operation operation, const protocol::Query& query, SteadyTi
 Outcome Decider::ask_limit(const LimitPtr& limit, Operation operation, const protocol::Query& query,
                            SteadyTime now, Asker& asker, std::uint64_t msgid) {
   const store::Question question{operation, &limit->bucket, limit->tag, query.key, query.cost, 0};
-  if (is_local_) return decided_now(from_store(*store_.ask(question, now)), *limit);
+  if (is_local_) {
+    Outcome outcome{Outcome::Kind::decided, from_store(store_.ask(question, now))};
+    note(outcome.decision, *limit);
+    return outcome;
+  }
   if (!limit->bucket.can_hold(query.cost)) {
     // Can never pass: no trip to the store, so its true level is not known here.
     const auto decision = limit->bucket.describe(0, query.cost, limiter::Verdict::never);
@@ -92,10 +100,11 @@ Outcome Decider::start_waiting(const store::Question& question, const LimitPtr& 
   const DeadlineQueue::Slot slot = take_slot();
   store::Question asked = question;
   asked.ticket = make_ticket(slot, open_[slot].generation);
-  if (const auto answer = store_.ask(asked, now)) {
+  const store::Answer answer = store_.ask(asked, now);
+  if (answer.status != store::Answer::Status::promised) {
     release(slot);
-    const bool is_decided = answer->status == store::Answer::Status::decided;
-    return decided_now(is_decided ? from_store(*answer) : by_policy(*limit, now), *limit);
+    const bool is_decided = answer.status == store::Answer::Status::decided;
+    return decided_now(is_decided ? from_store(answer) : by_policy(*limit, now), *limit);
   }
   Open& open = open_[slot];  // not before: a store may settle other queries while it is asked
   open.asker = &asker;
@@ -211,9 +220,13 @@ protocol::Decision Decider::by_policy(const Limit& limit, SteadyTime now) const 
 }
 
 Outcome Decider::decided_now(const protocol::Decision& decision, const Limit& limit) {
+  note(decision, limit);
+  return {Outcome::Kind::decided, decision};
+}
+
+void Decider::note(const protocol::Decision& decision, const Limit& limit) {
   count(decision, limit);
   ++decided_this_turn_[static_cast<std::size_t>(decision.source)];
-  return Outcome(decision);
 }
 
 void Decider::count(const protocol::Decision& decision, const Limit& limit) {

@@ -40,11 +40,6 @@ struct Outcome {
     deferred,  // the asker will be called
   };
 
-  Outcome() = default;
-  explicit Outcome(const protocol::Decision& decided) : kind(Kind::decided), decision(decided) {}
-  Outcome(protocol::ErrorCode refusal, std::string why)
-      : kind(Kind::refused), code(refusal), reason(std::move(why)) {}
-
   Kind kind = Kind::deferred;
   protocol::Decision decision{};
   protocol::ErrorCode code = protocol::ErrorCode::internal;
@@ -97,6 +92,7 @@ class Decider final : private store::AnswerSink, public stats::MetricSource {
   [[nodiscard]] protocol::Decision from_store(const store::Answer& answer) const;
   [[nodiscard]] protocol::Decision by_policy(const Limit& limit, SteadyTime now) const;
   Outcome decided_now(const protocol::Decision& decision, const Limit& limit);
+  void note(const protocol::Decision& decision, const Limit& limit);
   void expire_next(SteadyTime now);
   static void count(const protocol::Decision& decision, const Limit& limit);
 

@@ -40,7 +40,8 @@ struct Question {
 struct Answer {
   enum class Status : std::uint8_t {
     decided,
-    failed,  // nobody knows: the failure policy decides
+    failed,    // nobody knows: the failure policy decides
+    promised,  // not known yet: the sink will be told
   };
   Status status = Status::failed;
   bool by_overflow = false;  // the table was full: the limit's shared overflow bucket answered
@@ -70,7 +71,7 @@ class Store : public stats::MetricSource {
   virtual void attach(AnswerSink&) {}
 
   // Answers at once, or promises exactly one call of the sink's on_answer for this ticket.
-  [[nodiscard]] virtual std::optional<Answer> ask(const Question& question, SteadyTime now) = 0;
+  [[nodiscard]] virtual Answer ask(const Question& question, SteadyTime now) = 0;
 
   [[nodiscard]] virtual std::string_view name() const = 0;
   // Whether answers come from this host alone.

@@ -33,6 +33,11 @@ SCENARIOS = [
         local_scenarios.local_depth128,
     ),
     Scenario(
+        "local_depth128_each",
+        "the same, but the client writes each request by itself",
+        local_scenarios.local_depth128_each,
+    ),
+    Scenario(
         "local_one_at_a_time",
         "one connection, one request in flight: the memory store against an echo server",
         local_scenarios.local_one_at_a_time,

@@ -53,6 +53,7 @@ struct LoopPlan {
   std::chrono::nanoseconds warmup{0};    // asked and answered, but not measured
   std::chrono::nanoseconds duration{0};  // how long to measure, if there is no count
   std::optional<std::uint64_t> count;    // how many requests to measure; then warmup is zero
+  bool writes_each = false;              // one write per request, not one for all that a read made ready
 };
 
 struct LoopFigures {
@@ -235,12 +236,17 @@ class ClosedLoop {
   }
 
   void write_out(Connection& connection) {
-    const ssize_t sent = send(connection.fd.get(), connection.output.data() + connection.written,
-                              connection.queued - connection.written, MSG_NOSIGNAL);
-    if (sent < 0 && errno != EAGAIN && errno != EINTR) {
-      throw peer_error_from_errno("write");
+    const std::size_t piece = plan_.writes_each ? requests_.request_bytes() : connection.output.size();
+    while (connection.written < connection.queued) {
+      const std::size_t size = std::min(piece, connection.queued - connection.written);
+      const ssize_t sent =
+          send(connection.fd.get(), connection.output.data() + connection.written, size, MSG_NOSIGNAL);
+      if (sent < 0 && errno != EAGAIN && errno != EINTR) {
+        throw peer_error_from_errno("write");
+      }
+      connection.written += static_cast<std::size_t>(std::max<ssize_t>(sent, 0));
+      if (sent < static_cast<ssize_t>(size)) break;
     }
-    connection.written += static_cast<std::size_t>(std::max<ssize_t>(sent, 0));
     const bool has_rest = connection.written < connection.queued;
     if (!has_rest) {
       connection.written = 0;

@@ -34,6 +34,7 @@ constexpr const char* kUsage =
     "  --count N          or measure so many requests, without warm-up\n"
     "  --warmup S         ask so long before measuring (0)\n"
     "  --insert N         ask N distinct keys once each; prints the latency histogram too\n"
+    "  --write-each       write each request by itself, not all that a read made ready at once\n"
     "  --first-reply      print the first reply in hex\n"
     "  --json             print one line of JSON\n";
 
@@ -104,13 +105,14 @@ Settings read_settings(int argc, char** argv) {
   const CommandLine line(argc, argv,
                          {"--socket", "--connections", "--depth", "--keys", "--limit", "--key-prefix",
                           "--seconds", "--count", "--warmup", "--insert"},
-                         {"--first-reply", "--json"});
+                         {"--write-each", "--first-reply", "--json"});
   Settings settings;
   settings.endpoint = Endpoint::unix_socket(line.required_text("--socket"));
   settings.plan.connections = line.number("--connections", 1, 1, kMostConnections);
   settings.plan.depth = line.number("--depth", 1, 1, kMostDepth);
   settings.plan.warmup = line.seconds("--warmup", 0);
   settings.plan.duration = line.seconds("--seconds", 2);
+  settings.plan.writes_each = line.has("--write-each");
   settings.keys = line.number("--keys", 1000, 1, RequestTable::kMaxKeys);
   settings.limit = line.text("--limit", "bench");
   settings.key_prefix = line.text("--key-prefix", "user:");

@@ -19,7 +19,7 @@ _SLICE_WARMUP = 0.05
 
 
 def local_depth128(options: Options) -> Result:
-    rounds = _rounds_against_echo(options, depth=128)
+    rounds = _rounds_against_echo(options, 128)
     return Result(
         [
             Figure("agent's CPU per query / echo's", column(rounds, "cpu_ratio"), at_most=2.0),
@@ -30,18 +30,30 @@ def local_depth128(options: Options) -> Result:
     )
 
 
+def local_depth128_each(options: Options) -> Result:
+    rounds = _rounds_against_echo(options, 128, "--write-each")
+    return Result(
+        [
+            Figure("agent's CPU per query / echo's", column(rounds, "cpu_ratio")),
+            Figure("agent's rate / echo's", column(rounds, "rate_ratio")),
+            Figure("agent's CPU per query, us", column(rounds, "agent_cpu_us"), digits=3),
+        ],
+        rounds,
+    )
+
+
 def local_one_at_a_time(options: Options) -> Result:
-    rounds = _rounds_against_echo(options, depth=1)
+    rounds = _rounds_against_echo(options, 1)
     return Result([Figure("agent's p50 / echo's", column(rounds, "p50_ratio"), at_most=1.10)], rounds)
 
 
-def _rounds_against_echo(options: Options, depth: int) -> list[dict[str, Any]]:
+def _rounds_against_echo(options: Options, depth: int, *more: str) -> list[dict[str, Any]]:
     rounds = []
     with Stage(options.bin_directory) as stage:
         echo, agent = stage.start_echo(), stage.start_agent(_LIMIT)
         check_decision(stage.load(agent, "--count", "1", "--first-reply").first_reply, "local")
         for number in range(1, options.rounds + 1):
-            figures = _round_against_echo(stage, echo, agent, depth, options.seconds)
+            figures = _round_against_echo(stage, echo, agent, options.seconds, "--depth", str(depth), *more)
             rounds.append(figures)
             say_round(
                 number,
@@ -54,8 +66,8 @@ def _rounds_against_echo(options: Options, depth: int) -> list[dict[str, Any]]:
     return rounds
 
 
-def _round_against_echo(stage: Stage, echo: Server, agent: Server, depth: int, seconds: float) -> dict[str, Any]:
-    options = f"--depth {depth} --keys 1000 --seconds {seconds / _SLICES} --warmup {_SLICE_WARMUP}".split()
+def _round_against_echo(stage: Stage, echo: Server, agent: Server, seconds: float, *load: str) -> dict[str, Any]:
+    options = [*load, *f"--keys 1000 --seconds {seconds / _SLICES} --warmup {_SLICE_WARMUP}".split()]
     before = {server: procfs.cpu_seconds(server.pid) for server in (echo, agent)}
     echo_loads, agent_loads = alternate(
         _SLICES, partial(stage.load, echo, *options), partial(stage.load, agent, *options)

@@ -53,11 +53,11 @@ class FakeStore final : public store::Store {
   [[nodiscard]] bool is_waiting(const Asked& question) const { return sink_->is_waiting(question.ticket); }
 
   void attach(store::AnswerSink& sink) override { sink_ = &sink; }
-  std::optional<store::Answer> ask(const store::Question& question, store::SteadyTime now) override {
+  store::Answer ask(const store::Question& question, store::SteadyTime now) override {
     asked.push_back({question.operation, *question.bucket, std::string(question.limit_tag),
                      std::string(question.key), question.cost, question.ticket, now});
-    if (mode == Mode::fail) return store::Answer{};
-    if (mode == Mode::later && !local) return std::nullopt;
+    if (mode == Mode::fail) return {};
+    if (mode == Mode::later && !local) return {store::Answer::Status::promised, false, {}};
     const bool fits = question.cost <= question.bucket->burst();
     return decided(asked.back(), fits ? question.cost * question.bucket->unit() : 0,
                    fits ? limiter::Verdict::ok : limiter::Verdict::never);

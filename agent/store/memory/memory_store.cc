@@ -41,20 +41,22 @@ Answer MemoryStore::decide(const Question& question, limiter::TimePoint now) {
   if (entry == nullptr) {
     if (!table_.has_room(key_hash, now)) return decide_by_overflow(question, now);
     limiter::BucketState state;
-    const auto decision = question.bucket->apply(state, question.operation, question.cost, now);
+    const Answer answer{Answer::Status::decided, false,
+                        question.bucket->apply(state, question.operation, question.cost, now)};
     // Only a charge makes a key known.
     if (state.exists()) {
-      *table_.insert(key_hash, now) = {state, state.last + decision.reset_after + kKeepFullKeysFor};
+      *table_.insert(key_hash, now) = {state, state.last + answer.decision.reset_after + kKeepFullKeysFor};
     }
-    return {Answer::Status::decided, false, decision};
+    return answer;
   }
-  const auto decision = question.bucket->apply(entry->state, question.operation, question.cost, now);
+  const Answer answer{Answer::Status::decided, false,
+                      question.bucket->apply(entry->state, question.operation, question.cost, now)};
   // A refusal may come from a limit that was lowered: its wait then outlasts what the last charge foresaw.
-  if (decision.reset_after.count() > 0) {
-    const auto is_full_at = std::max(entry->state.last, now) + decision.reset_after;
+  if (answer.decision.reset_after.count() > 0) {
+    const auto is_full_at = std::max(entry->state.last, now) + answer.decision.reset_after;
     entry->leaves_at = std::max(entry->leaves_at, is_full_at + kKeepFullKeysFor);
   }
-  return {Answer::Status::decided, false, decision};
+  return answer;
 }
 
 Answer MemoryStore::decide_by_overflow(const Question& question, limiter::TimePoint now) {

@@ -35,7 +35,7 @@ class MemoryStore final : public Store {
   bool sweep(SteadyTime now);
   [[nodiscard]] bool is_empty() const { return table_.size() == 0; }
 
-  [[nodiscard]] std::optional<Answer> ask(const Question& question, SteadyTime now) override {
+  [[nodiscard]] Answer ask(const Question& question, SteadyTime now) override {
     return decide(question, at(now));
   }
   [[nodiscard]] std::string_view name() const override { return "memory"; }

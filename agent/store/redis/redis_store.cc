@@ -38,17 +38,17 @@ RedisStore::RedisStore(loop::Loop& loop, Options options)
   loop.at_turn_end([this] { flush(); });
 }
 
-std::optional<Answer> RedisStore::ask(const Question& question, SteadyTime) {
+Answer RedisStore::ask(const Question& question, SteadyTime) {
   if (!link_.is_up() || questions_open_ >= max_questions_) {
     ++refused_unasked_total_;
-    return Answer{};
+    return {};
   }
   key_.clear();
   append_redis_key(key_, prefix_, question.limit_tag, question.key);
   open_call().add(question.operation, *question.bucket, key_, question.cost, question.ticket);
   ++questions_open_;
   ++questions_total_;
-  return std::nullopt;
+  return {Answer::Status::promised, false, {}};
 }
 
 BucketCall& RedisStore::open_call() {

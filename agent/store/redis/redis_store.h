@@ -40,7 +40,7 @@ class RedisStore final : public Store {
   void start() { link_.start(); }
 
   void attach(AnswerSink& sink) override { sink_ = &sink; }
-  [[nodiscard]] std::optional<Answer> ask(const Question& question, SteadyTime now) override;
+  [[nodiscard]] Answer ask(const Question& question, SteadyTime now) override;
   [[nodiscard]] std::string_view name() const override { return "redis"; }
   [[nodiscard]] bool is_local() const override { return false; }
   [[nodiscard]] bool is_available() const override { return link_.is_up(); }

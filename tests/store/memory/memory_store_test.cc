@@ -59,10 +59,9 @@ TEST_CASE("memory store: answers at once, from this host, and is always there") 
   const TokenBucket bucket = make_bucket(10, 1s, 10);
   const SteadyTime now{5s};
   const auto answer = store.ask({Operation::take, &bucket, kTag, "k", 1, 0}, now);
-  REQUIRE(answer.has_value());
-  CHECK(answer->status == Answer::Status::decided);
-  CHECK_FALSE(answer->by_overflow);
-  CHECK(answer->decision.remaining == 9);
+  CHECK(answer.status == Answer::Status::decided);
+  CHECK_FALSE(answer.by_overflow);
+  CHECK(answer.decision.remaining == 9);
   CHECK(store.name() == "memory");
   CHECK(store.is_local());
   CHECK(store.is_available());
@@ -72,7 +71,8 @@ TEST_CASE("memory store: answers at once, from this host, and is always there") 
 TEST_CASE("memory store: the host's clock is offset to the epoch") {
   MemoryStore store({.max_keys = 16, .epoch_offset = 1h, .secret = {}});
   const TokenBucket bucket = make_bucket(10, 1s, 10);
-  REQUIRE(store.ask({Operation::take, &bucket, kTag, "k", 10, 0}, SteadyTime{0s}));
+  const auto taken = store.ask({Operation::take, &bucket, kTag, "k", 10, 0}, SteadyTime{0s});
+  REQUIRE(taken.decision.verdict == Verdict::ok);
   // The same moment and a tenth of a second, told as shard time.
   CHECK(take(store, bucket, "k", 1, 1h + 100ms).decision.verdict == Verdict::ok);
   CHECK(take(store, bucket, "k", 1, 1h + 100ms).decision.verdict == Verdict::limited);
