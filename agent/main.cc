@@ -4,6 +4,7 @@
 
 #include <spdlog/spdlog.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <chrono>
@@ -24,6 +25,7 @@
 #include "agent/log_setup.h"
 #include "agent/loop/loop.h"
 #include "agent/loop/timer.h"
+#include "agent/reload/reloader.h"
 #include "agent/replay/replay.h"
 #include "agent/store/memory/memory_store.h"
 #include "agent/store/redis/redis_store.h"
@@ -87,7 +89,8 @@ std::unique_ptr<store::RedisStore> make_redis_store(const config::RedisConfig& r
   return std::make_unique<store::RedisStore>(loop, std::move(options));
 }
 
-int serve(config::Config config) {
+int serve(config::Config config, const std::string& config_path) {
+  const config::Config as_loaded = config;
   if (auto problem = find_sockets(config.agent)) {
     spdlog::critical("{}", problem->message);
     return kFailed;
@@ -97,19 +100,22 @@ int serve(config::Config config) {
   stats::Registry registry;
   decide::LimitTable limits(config, registry);
 
-  std::unique_ptr<store::MemoryStore> memory;
+  // Also with Redis: limits of scope "host" are kept in it.
+  const auto memory = make_memory_store(config);
   std::unique_ptr<store::RedisStore> redis;
   if (config.redis) {
     redis = make_redis_store(*config.redis, loop);
   } else {
-    memory = make_memory_store(config);
     spdlog::info("no [redis] is configured: limits are kept in memory, per host");
   }
   store::Store& store = redis ? static_cast<store::Store&>(*redis) : *memory;
 
-  decide::Decider decider(store, limits, registry);
-  const admin::Reporter reporter(ALLOWD_VERSION, config::hash_of(config), limits, store, registry, started);
-  admin::Commands commands(reporter, limits, decider);
+  decide::Decider decider(store, *memory, limits, registry);
+  admin::ConfigStatus status;
+  status.hash = config::hash_of(config);
+  reload::Reloader reloader(loop, config_path, as_loaded, limits, status);
+  const admin::Reporter reporter(ALLOWD_VERSION, status, limits, store, registry, started);
+  admin::Commands commands(reporter, limits, decider, [&](auto done) { reloader.reload(std::move(done)); });
   io::Server server(
       loop,
       {.app = {config.agent.socket, config.agent.socket_mode, config.agent.socket_group},
@@ -117,20 +123,19 @@ int serve(config::Config config) {
        .max_connections = clients_that_fit(static_cast<std::size_t>(config.agent.max_connections))},
       decider, reporter, commands);
   for (const stats::MetricSource* source :
-       std::initializer_list<const stats::MetricSource*>{&server, &decider, &store}) {
+       std::initializer_list<const stats::MetricSource*>{&server, &decider, memory.get()}) {
     registry.add_source(*source);
   }
+  if (redis) registry.add_source(*redis);
 
   loop::Timer janitor(loop);
-  if (memory) {
-    static constexpr auto kSweepEvery = std::chrono::milliseconds(500);
-    loop.at_turn_end([&] {
-      if (janitor.is_running() || memory->is_empty()) return;
-      janitor.every(kSweepEvery, [&] {
-        if (!memory->sweep(loop.now())) janitor.stop();
-      });
+  static constexpr auto kSweepEvery = std::chrono::milliseconds(500);
+  loop.at_turn_end([&] {
+    if (janitor.is_running() || memory->is_empty()) return;
+    janitor.every(kSweepEvery, [&] {
+      if (!memory->sweep(loop.now())) janitor.stop();
     });
-  }
+  });
 
   if (auto problem = server.open()) {
     spdlog::critical("{}", problem->message);
@@ -143,9 +148,7 @@ int serve(config::Config config) {
   };
   const io::Signal on_term(loop, SIGTERM, stop);
   const io::Signal on_interrupt(loop, SIGINT, stop);
-  const io::Signal on_hangup(loop, SIGHUP, [] {
-    spdlog::warn("SIGHUP: this version reads its configuration at start only; restart it to apply changes");
-  });
+  const io::Signal on_hangup(loop, SIGHUP, [&] { reloader.reload([](const auto&) {}); });
   spdlog::info("allowd {} listens on {}, admin on {}", ALLOWD_VERSION, config.agent.socket,
                config.agent.admin_socket);
   io::notify_service_manager("READY=1");
@@ -211,13 +214,14 @@ int run(int argc, char** argv) {
   if (check_command->parsed()) return check(*config);
   if (replay_command->parsed()) {
     replay_options.random = {random_bits(), random_bits()};
-    if (auto problem = replay::run(*config, replay_options, std::cin, std::cout)) {
+    replay_options.shows_progress = ::isatty(STDERR_FILENO) != 0 && ::isatty(STDOUT_FILENO) == 0;
+    if (auto problem = replay::run(*config, replay_options, std::cin, std::cout, std::cerr)) {
       std::fprintf(stderr, "allowd: %s\n", problem->message.c_str());
       return kFailed;
     }
     return 0;
   }
-  return serve(std::move(*config));
+  return serve(std::move(*config), config_path);
 }
 
 }  // namespace

@@ -15,6 +15,7 @@ constexpr std::int64_t kRequest = 0, kNotification = 2;
 Method method_of(std::string_view name) {
   if (name == "allow") return Method::allow;
   if (name == "peek") return Method::peek;
+  if (name == "refund") return Method::refund;
   if (name == "ping") return Method::ping;
   if (name == "info") return Method::info;
   if (name == "stats") return Method::stats;
@@ -38,7 +39,7 @@ class ParamReader {
   Problem read_params(Method method, Query& query) {
     std::uint32_t count = 0;
     if (!cursor_.read_array(count)) return bad("params must be an array");
-    if (method != Method::allow && method != Method::peek) {
+    if (method != Method::allow && method != Method::peek && method != Method::refund) {
       return count == 0 ? Problem{} : bad("this method takes no params");
     }
     const std::uint32_t most = method == Method::allow ? 4 : 3;
@@ -69,30 +70,70 @@ class ParamReader {
     const std::byte* start = cursor_.position();
     std::uint32_t pairs = 0;
     if (!cursor_.read_map(pairs)) return bad("limit must be a name or a table");
-    bool has_name = false, has_rate = false, has_burst = false;
+    std::uint32_t tiers = 0;
+    InlineTier& only = limit.tiers[0];
     for (std::uint32_t i = 0; i < pairs; ++i) {
       std::string_view field;
       if (!cursor_.read_text(field)) return bad("a limit table's keys must be strings");
-      if (field == "name" && !has_name) {
-        has_name = true;
+      if (field == "name" && limit.name.empty()) {
         if (!cursor_.read_text(limit.name)) return bad("limit.name must be a string");
-      } else if (field == "rate" && !has_rate) {
-        has_rate = true;
-        if (!cursor_.read_text(limit.rate)) return bad("limit.rate must be a string like \"100/s\"");
-      } else if (field == "burst" && !has_burst) {
-        has_burst = true;
-        if (cursor_.take_nil()) continue;
-        if (!cursor_.read_integer(limit.burst.emplace())) return bad("limit.burst must be an integer");
-      } else {
-        return bad("a limit table takes name, rate and burst, each once");
+      } else if (field == "tiers" && tiers == 0) {
+        if (auto problem = read_tiers(limit, tiers)) return problem;
+      } else if (auto problem = read_rate(field, only)) {
+        return problem;
       }
     }
-    if (!has_name || limit.name.empty()) return bad("a limit table needs a name");
+    if (limit.name.empty()) return bad("a limit table needs a name");
     if (limit.name.size() > kMaxLimitNameBytes) return bad("limit name is over 128 bytes");
-    if (!has_rate) return bad("a limit table needs a rate");
+    if (tiers == 0 && only.rate.empty()) return bad("a limit table needs a rate, or tiers");
+    if (tiers > 0 && pairs > 2) return bad("rate and burst cannot stand beside tiers");
     limit.encoded = {reinterpret_cast<const char*>(start),
                      static_cast<std::size_t>(cursor_.position() - start)};
     return {};
+  }
+
+  Problem read_tiers(InlineLimit& limit, std::uint32_t& count) {
+    if (!limit.tiers[0].rate.empty()) return bad("rate cannot stand beside tiers");
+    if (!cursor_.read_array(count) || count == 0) return bad("limit.tiers must be an array of tables");
+    if (count > InlineLimit::kMaxTiers) return bad("a limit has at most 8 tiers");
+    for (std::uint32_t i = 0; i < count; ++i) {
+      InlineTier& tier = limit.tiers[i];
+      tier = {};
+      std::uint32_t pairs = 0;
+      if (!cursor_.read_map(pairs)) return bad("limit.tiers must be an array of tables");
+      for (std::uint32_t j = 0; j < pairs; ++j) {
+        std::string_view field;
+        if (!cursor_.read_text(field)) return bad("a tier's keys must be strings");
+        if (field == "name" && tier.name.empty()) {
+          if (!cursor_.read_text(tier.name)) return bad("a tier's name must be a string");
+        } else if (auto problem = read_rate(field, tier)) {
+          return problem;
+        }
+      }
+      if (tier.name.empty() || tier.name.size() > kMaxLimitNameBytes)
+        return bad("a tier's name has 1 to 128 bytes");
+      if (tier.rate.empty()) return bad("a tier needs a rate");
+    }
+    limit.tier_count = count;
+    return {};
+  }
+
+  // A field that a limit and a tier have alike.
+  Problem read_rate(std::string_view field, InlineTier& tier) {
+    if (field == "rate" && tier.rate.empty()) {
+      return cursor_.read_text(tier.rate) ? Problem{} : bad("limit.rate must be a string like \"100/s\"");
+    }
+    if (field == "algorithm" && tier.algorithm.empty()) {
+      return cursor_.read_text(tier.algorithm) ? Problem{} : bad("limit.algorithm must be a string");
+    }
+    if (field == "align" && tier.align.empty()) {
+      return cursor_.read_text(tier.align) ? Problem{} : bad("limit.align must be a string");
+    }
+    if (field == "burst" && !tier.burst) {
+      if (cursor_.take_nil()) return {};
+      return cursor_.read_integer(tier.burst.emplace()) ? Problem{} : bad("limit.burst must be an integer");
+    }
+    return bad("a limit table takes name, rate, burst, algorithm, align and tiers, each once");
   }
 
   Problem read_cost(std::int64_t& cost) {
@@ -105,15 +146,26 @@ class ParamReader {
     if (cursor_.take_nil()) return {};
     std::uint32_t pairs = 0;
     if (!cursor_.read_map(pairs)) return bad("options must be a table");
-    bool has_deadline = false;
+    bool has_deadline = false, has_plan = false, has_force = false;
     for (std::uint32_t i = 0; i < pairs; ++i) {
       std::string_view option;
       if (!cursor_.read_text(option)) return bad("an option's name must be a string");
-      if (option != "deadline_us") return bad("unknown option");
-      if (std::exchange(has_deadline, true)) return bad("deadline_us stands twice");
-      if (cursor_.take_nil()) continue;
-      if (!cursor_.read_integer(query.deadline_us.emplace())) return bad("deadline_us must be an integer");
-      if (*query.deadline_us < 0) return bad("deadline_us is negative");
+      if (option == "deadline_us") {
+        if (std::exchange(has_deadline, true)) return bad("deadline_us stands twice");
+        if (cursor_.take_nil()) continue;
+        if (!cursor_.read_integer(query.deadline_us.emplace())) return bad("deadline_us must be an integer");
+        if (*query.deadline_us < 0) return bad("deadline_us is negative");
+      } else if (option == "plan") {
+        if (std::exchange(has_plan, true)) return bad("plan stands twice");
+        if (cursor_.take_nil()) continue;
+        if (!cursor_.read_text(query.plan)) return bad("plan must be a string");
+      } else if (option == "force") {
+        if (std::exchange(has_force, true)) return bad("force stands twice");
+        if (cursor_.take_nil()) continue;
+        if (!cursor_.read_bool(query.is_forced)) return bad("force must be true or false");
+      } else {
+        return bad("unknown option");
+      }
     }
     return {};
   }
@@ -136,6 +188,8 @@ bool read_plain_request(std::span<const std::byte> bytes, Message& message) {
   request.query.defined_inline.reset();
   request.query.deadline_us.reset();
   request.query.cost = 1;
+  request.query.plan = {};
+  request.query.is_forced = false;
   if (!cursor.read_array(fields) || fields != 4) return false;
   if (!cursor.read_integer(type) || type != kRequest) return false;
   if (!cursor.read_unsigned(request.msgid) || !cursor.read_text(method)) return false;

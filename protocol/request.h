@@ -10,6 +10,7 @@
 //            lost its framing is `violation`, and its connection has to be closed.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -18,7 +19,7 @@
 
 namespace allowd::protocol {
 
-enum class Method : std::uint8_t { allow, peek, ping, info, stats, other };
+enum class Method : std::uint8_t { allow, peek, refund, ping, info, stats, other };
 
 enum class ErrorCode : std::uint8_t {
   bad_request,
@@ -33,12 +34,23 @@ enum class ErrorCode : std::uint8_t {
 
 [[nodiscard]] std::string_view name_of(ErrorCode code);
 
-// A limit that the application brings along: `{"name": ..., "rate": ..., "burst": ...}`.
-struct InlineLimit {
+// One rate of a limit that the application brings along. What was not sent is empty.
+struct InlineTier {
   std::string_view name;
   std::string_view rate;
+  std::string_view algorithm;
+  std::string_view align;
   std::optional<std::int64_t> burst;  // permits
-  std::string_view encoded;           // the whole map as it came: the same bytes mean the same limit
+};
+
+// A limit that the application brings along: `{"name": ..., "rate": ..., "burst": ...}`, or with `tiers`.
+struct InlineLimit {
+  static constexpr std::size_t kMaxTiers = 8;
+
+  std::string_view name;
+  std::string_view encoded;  // the whole map as it came: the same bytes mean the same limit
+  std::array<InlineTier, kMaxTiers> tiers{};
+  std::size_t tier_count = 1;  // without `tiers` there is one, without a name
 };
 
 struct Query {
@@ -47,6 +59,8 @@ struct Query {
   std::string_view key;
   std::int64_t cost = 1;                    // never negative
   std::optional<std::int64_t> deadline_us;  // from when the agent reads the query; never negative
+  std::string_view plan;                    // "" for none
+  bool is_forced = false;                   // charge even past the limit
 };
 
 struct Refusal {

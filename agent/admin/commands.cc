@@ -58,8 +58,9 @@ class KeyQuestion final : public decide::Asker {
 
 }  // namespace
 
-Commands::Commands(const Reporter& reporter, decide::LimitTable& limits, decide::Decider& decider)
-    : reporter_(reporter), limits_(limits), decider_(decider) {}
+Commands::Commands(const Reporter& reporter, decide::LimitTable& limits, decide::Decider& decider,
+                   Reload reload)
+    : reporter_(reporter), limits_(limits), decider_(decider), reload_(std::move(reload)) {}
 
 const std::vector<Commands::Command>& Commands::table() {
   static const std::vector<Command> commands = {
@@ -70,6 +71,9 @@ const std::vector<Commands::Command>& Commands::table() {
       {"limits", "", "the configured limits", 0, 0, &Commands::limits},
       {"key", "LIMIT KEY", "what a key has left; charges nothing. Quote bytes as \"a\\x00b\"", 2, 2,
        &Commands::key},
+      {"reset", "LIMIT KEY", "forgets all that a key has used, here and on Redis", 2, 2, &Commands::reset},
+      {"shards", "", "the servers that keep limits", 0, 0, &Commands::shards},
+      {"reload", "", "loads the configuration file anew; a bad one changes nothing", 0, 0, &Commands::reload},
   };
   return commands;
 }
@@ -117,13 +121,39 @@ void Commands::stats(const Words& arguments, store::SteadyTime, const Reply& rep
 }
 
 void Commands::limits(const Words&, store::SteadyTime, const Reply& reply) {
-  std::string text = "# name rate burst window on_failure deadline\n";
+  std::string text =
+      "# name tier algorithm rate capacity window shadow scope on_failure deadline overrides plans\n";
   for (const decide::LimitPtr& limit : limits_.configured()) {
-    text += protocol::quoted(limit->name) + " " + config::print(limit->bucket.rate()) + " " +
-            std::to_string(limit->bucket.burst()) + " " + config::print(limit->bucket.window()) + " " +
-            std::string(config::name_of(limit->on_failure)) + " " + config::print(limit->deadline) + "\n";
+    const limiter::Definition& definition = *limit->base().definition;
+    for (const limiter::Tier& tier : definition.tiers()) {
+      text += protocol::quoted(limit->name()) + " " + protocol::quoted(tier.name) + " " +
+              std::string(name_of(tier.algorithm)) + " " + config::print(tier.rate()) + " " +
+              std::to_string(tier.capacity()) + " " + config::print(tier.window()) + " " +
+              (definition.is_shadow() || tier.shadow ? "yes" : "no") + " " +
+              (limit->is_host_wide() ? "host" : "global") + " " +
+              std::string(config::name_of(limit->on_failure())) + " " + config::print(limit->deadline()) +
+              " " + std::to_string(limit->overrides()) + " " + std::to_string(limit->plans()) + "\n";
+    }
   }
   reply(text);
+}
+
+void Commands::shards(const Words&, store::SteadyTime, const Reply& reply) { reply(reporter_.shards()); }
+
+void Commands::reset(const Words& arguments, store::SteadyTime, const Reply& reply) {
+  if (arguments[1].size() > protocol::kMaxKeyBytes)
+    return reply(error("too_large", "key is over 1024 bytes"));
+  decider_.reset(arguments[0], arguments[1], [reply](const Failure& problem) {
+    if (!problem) return reply("reset\n");
+    const bool is_asked_wrongly = problem->code == Error::Code::bad_request;
+    reply(error(is_asked_wrongly ? "unknown_limit" : "unavailable", problem->message));
+  });
+}
+
+void Commands::reload(const Words&, store::SteadyTime, const Reply& reply) {
+  reload_([reply](const Result<std::string>& outcome) {
+    reply(outcome ? *outcome : error("bad_request", outcome.error().message));
+  });
 }
 
 void Commands::key(const Words& arguments, store::SteadyTime now, const Reply& reply) {

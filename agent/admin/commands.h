@@ -22,7 +22,10 @@ class Commands {
   // Takes the whole answer: lines, each ended by a newline, none of them empty.
   using Reply = std::function<void(std::string)>;
 
-  Commands(const Reporter& reporter, decide::LimitTable& limits, decide::Decider& decider);
+  // Loads the configuration anew and calls back once, with lines or with an error.
+  using Reload = std::function<void(std::function<void(const Result<std::string>&)>)>;
+
+  Commands(const Reporter& reporter, decide::LimitTable& limits, decide::Decider& decider, Reload reload);
 
   // Runs one line. `reply` is called once, before this returns or when a question to the store is answered.
   void run(std::string_view line, store::SteadyTime now, const Reply& reply);
@@ -45,10 +48,14 @@ class Commands {
   void stats(const Words& arguments, store::SteadyTime now, const Reply& reply);
   void limits(const Words& arguments, store::SteadyTime now, const Reply& reply);
   void key(const Words& arguments, store::SteadyTime now, const Reply& reply);
+  void reset(const Words& arguments, store::SteadyTime now, const Reply& reply);
+  void shards(const Words& arguments, store::SteadyTime now, const Reply& reply);
+  void reload(const Words& arguments, store::SteadyTime now, const Reply& reply);
 
   const Reporter& reporter_;
   decide::LimitTable& limits_;
   decide::Decider& decider_;
+  Reload reload_;
   std::unordered_map<const void*, std::shared_ptr<void>> open_questions_;  // that wait for the store
 };
 

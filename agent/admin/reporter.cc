@@ -9,14 +9,17 @@ namespace {
 using protocol::Value;
 
 constexpr int kProtocolVersion = 1;
-constexpr int kFirstGeneration = 1;  // of the config; it is read once, at start
 
 Value describe(const decide::Limit& limit) {
-  Value::List tier{Value(""), Value(limit.bucket.burst()), Value(limit.bucket.window().count()),
-                   Value("token_bucket")};
-  return Value::Map{{"on_failure", config::name_of(limit.on_failure)},
-                    {"shadow", false},
-                    {"tiers", Value::List{Value(std::move(tier))}}};
+  const limiter::Definition& definition = *limit.base().definition;
+  Value::List tiers;
+  for (const limiter::Tier& tier : definition.tiers()) {
+    tiers.emplace_back(Value::List{Value(tier.name), Value(tier.capacity()), Value(tier.window().count()),
+                                   Value(name_of(tier.algorithm))});
+  }
+  return Value::Map{{"on_failure", config::name_of(limit.on_failure())},
+                    {"shadow", definition.is_shadow()},
+                    {"tiers", std::move(tiers)}};
 }
 
 }  // namespace
@@ -24,14 +27,15 @@ Value describe(const decide::Limit& limit) {
 Value Reporter::info(store::SteadyTime now) const {
   Value::Map limits;
   for (const decide::LimitPtr& limit : limits_.configured())
-    limits.emplace_back(limit->name, describe(*limit));
+    limits.emplace_back(limit->name(), describe(*limit));
   return Value::Map{{"version", version_},
                     {"protocol", kProtocolVersion},
-                    {"features", Value::List{}},
+                    {"features", Value::List{Value("plan"), Value("force")}},
                     {"uptime_us", (now - started_).count()},
                     {"store", store_.name()},
-                    {"config_hash", config_hash_},
-                    {"generation", kFirstGeneration},
+                    {"config_hash", config_.hash},
+                    {"generation", config_.generation},
+                    {"reload_error", config_.reload_error},
                     {"degraded", !store_.is_available()},
                     {"limits", std::move(limits)}};
 }

@@ -5,6 +5,7 @@
 
 #include <string>
 
+#include "agent/admin/config_status.h"
 #include "agent/decide/limit_table.h"
 #include "agent/stats/registry.h"
 #include "agent/store/store.h"
@@ -14,10 +15,10 @@ namespace allowd::admin {
 
 class Reporter {
  public:
-  Reporter(std::string version, std::string config_hash, const decide::LimitTable& limits,
+  Reporter(std::string version, const ConfigStatus& config, const decide::LimitTable& limits,
            const store::Store& store, const stats::Registry& registry, store::SteadyTime started)
       : version_(std::move(version)),
-        config_hash_(std::move(config_hash)),
+        config_(config),
         limits_(limits),
         store_(store),
         registry_(registry),
@@ -28,10 +29,12 @@ class Reporter {
   [[nodiscard]] protocol::Value stats() const;
   [[nodiscard]] std::string stats_as_text() const;
   [[nodiscard]] std::string stats_for_prometheus() const;
+  // A line per server that keeps limits.
+  [[nodiscard]] std::string shards() const { return store_.describe_shards(); }
 
  private:
   std::string version_;
-  std::string config_hash_;
+  const ConfigStatus& config_;
   const decide::LimitTable& limits_;
   const store::Store& store_;
   const stats::Registry& registry_;

@@ -91,6 +91,13 @@ class Table {
     }
     return value->get();
   }
+  std::optional<bool> boolean(std::string_view name) const {
+    const toml::node* node = table_.get(name);
+    if (node == nullptr) return std::nullopt;
+    const auto* value = node->as_boolean();
+    if (value == nullptr) fail(name, "must be true or false");
+    return value->get();
+  }
   std::optional<limiter::Micros> duration(std::string_view name) const {
     const auto value = text(name);
     if (!value) return std::nullopt;
@@ -103,6 +110,18 @@ class Table {
     if (node == nullptr) return std::nullopt;
     if (node->as_table() == nullptr) fail(name, "must be a table");
     return Table(*node->as_table(), full(name));
+  }
+  std::vector<Table> tables(std::string_view name) const {
+    const toml::node* node = table_.get(name);
+    std::vector<Table> all;
+    if (node == nullptr) return all;
+    const auto* array = node->as_array();
+    if (array == nullptr) fail(name, "must be an array of tables");
+    for (const toml::node& element : *array) {
+      if (element.as_table() == nullptr) fail(name, "must be an array of tables");
+      all.emplace_back(*element.as_table(), full(name) + "[" + std::to_string(all.size()) + "]");
+    }
+    return all;
   }
   [[nodiscard]] std::vector<std::string> names() const {
     std::vector<std::string> all;
@@ -129,10 +148,10 @@ void check_path(const Table& table, std::string_view name, std::string_view path
 }
 
 AgentConfig read_agent(const Table& table) {
-  constexpr std::array<std::string_view, 7> kKnown = {
-      "socket", "socket_mode", "socket_group", "admin_socket", "max_connections", "max_keys", "deadline"};
-  constexpr std::array<std::string_view, 1> kLater = {"shadow"};
-  table.allow_only(kKnown, kLater);
+  constexpr std::array<std::string_view, 8> kKnown = {"socket",       "socket_mode",     "socket_group",
+                                                      "admin_socket", "max_connections", "max_keys",
+                                                      "deadline",     "shadow"};
+  table.allow_only(kKnown);
   AgentConfig agent;
   if (const auto path = table.text("socket")) {
     check_path(table, "socket", *path);
@@ -157,6 +176,7 @@ AgentConfig read_agent(const Table& table) {
   agent.max_connections = table.integer("max_connections", 1, 1'000'000).value_or(agent.max_connections);
   agent.max_keys = table.integer("max_keys", 1, 1'000'000'000).value_or(agent.max_keys);
   agent.deadline = table.duration("deadline").value_or(agent.deadline);
+  agent.shadow = table.boolean("shadow").value_or(false);
   return agent;
 }
 
@@ -192,40 +212,156 @@ FailurePolicy read_policy(const Table& table) {
   table.fail("on_failure", "must be \"allow\" or \"deny\"");
 }
 
-LimitConfig read_limit(const Table& table, std::string name, limiter::Micros default_deadline) {
-  constexpr std::array<std::string_view, 5> kKnown = {"rate", "burst", "algorithm", "on_failure", "deadline"};
-  constexpr std::array<std::string_view, 12> kLater = {"tiers",
-                                                       "align",
-                                                       "shadow",
-                                                       "overrides",
-                                                       "plans",
-                                                       "scope",
-                                                       "refund",
-                                                       "lease",
-                                                       "split",
-                                                       "overflow",
-                                                       "max_new_keys_per_second",
-                                                       "local_share"};
-  table.allow_only(kKnown, kLater);
-  const auto algorithm = table.text("algorithm").value_or("token_bucket");
-  if (algorithm != "token_bucket") {
-    constexpr std::array<std::string_view, 4> kLaterAlgorithms = {"fixed_window", "sliding_window",
-                                                                  "sliding_log", "counter"};
-    const bool comes_later =
-        std::find(kLaterAlgorithms.begin(), kLaterAlgorithms.end(), algorithm) != kLaterAlgorithms.end();
-    table.fail("algorithm", comes_later ? "\"" + algorithm + "\" is not supported by this version"
-                                        : "must be \"token_bucket\"");
+// What makes up a definition, of a limit, a tier, an override.
+constexpr std::array<std::string_view, 4> kRateKeys = {"rate", "burst", "algorithm", "align"};
+
+// The same from a file and from an application; `fail(key, reason)` throws.
+template <class Fail>
+limiter::Algorithm make_algorithm(const InlineRate& text, Fail fail) {
+  auto rate = parse_rate(text.rate);
+  if (!rate) fail("rate", rate.error().message);
+  const auto made = [&](auto rules, std::string_view blamed = "rate") -> limiter::Algorithm {
+    if (!rules) fail(blamed, rules.error().message);
+    return *rules;
+  };
+  const std::string_view name = text.algorithm.empty() ? "token_bucket" : text.algorithm;
+  if (!text.align.empty() && name != "fixed_window") fail("align", "is for fixed_window only");
+  if (name == "token_bucket") {
+    const std::int64_t burst = text.burst.value_or(rate->count);
+    return made(limiter::TokenBucket::make(*rate, burst), text.burst ? "burst" : "rate");
   }
-  const auto rate_text = table.text("rate");
-  if (!rate_text) table.fail("rate is missing");
-  auto rate = parse_rate(*rate_text);
-  if (!rate) table.fail("rate", rate.error().message);
-  constexpr std::int64_t kMost = limiter::kMaxUsed;
-  const std::int64_t burst = table.integer("burst", 1, kMost).value_or(rate->count);
-  auto bucket = limiter::TokenBucket::make(*rate, burst);
-  if (!bucket) table.fail(table.has("burst") ? "burst" : "rate", bucket.error().message);
-  return {std::move(name), *bucket, read_policy(table),
-          table.duration("deadline").value_or(default_deadline)};
+  if (text.burst) fail("burst", "is for token_bucket only; a window holds its rate's count");
+  if (name == "fixed_window") {
+    using Align = limiter::FixedWindow::Align;
+    const std::string_view align = text.align.empty() ? "first" : text.align;
+    if (align != "first" && align != "clock") fail("align", "must be \"first\" or \"clock\"");
+    return made(limiter::FixedWindow::make(*rate, align == "clock" ? Align::clock : Align::first));
+  }
+  if (name == "sliding_window") return made(limiter::SlidingWindow::make(*rate));
+  if (name == "sliding_log") return made(limiter::SlidingLog::make(*rate));
+  if (name == "counter") return made(limiter::Counter::make(*rate));
+  constexpr std::array<std::string_view, 5> kNames = {"token_bucket", "fixed_window", "sliding_window",
+                                                      "sliding_log", "counter"};
+  fail("algorithm",
+       "must be token_bucket, fixed_window, sliding_window, sliding_log or counter" + nearest(name, kNames));
+  return made(limiter::Counter::make(*rate));  // never reached: `fail` throws
+}
+
+limiter::Algorithm read_algorithm(const Table& table) {
+  const auto rate = table.text("rate");
+  if (!rate) table.fail("rate is missing");
+  const std::string algorithm = table.text("algorithm").value_or("token_bucket");
+  const std::string align = table.text("align").value_or("");
+  if (table.has("align") && align.empty()) table.fail("align", "must be \"first\" or \"clock\"");
+  const InlineRate text{"", *rate, algorithm, align, table.integer("burst", 1, limiter::kMaxUsed)};
+  return make_algorithm(
+      text, [&](std::string_view key, std::string reason) { table.fail(key, std::move(reason)); });
+}
+
+limiter::Tier read_tier(const Table& table) {
+  constexpr std::array<std::string_view, 6> kKnown = {"name",      "rate",  "burst",
+                                                      "algorithm", "align", "shadow"};
+  table.allow_only(kKnown);
+  const auto name = table.text("name");
+  if (!name) table.fail("name is missing");
+  const bool is_printable =
+      std::all_of(name->begin(), name->end(), [](unsigned char c) { return c >= 0x20 && c != 0x7f; });
+  if (name->empty() || name->size() > kMaxNameBytes || !is_printable) {
+    table.fail("name", "must have 1 to 128 bytes and no control characters");
+  }
+  if (*name == "overflow") table.fail("name", "is reserved: what the overflow bucket decides is reported so");
+  return {*name, read_algorithm(table), table.boolean("shadow").value_or(false)};
+}
+
+// The definition that stands in `table`, beside whatever else its owner allows there.
+limiter::DefinitionPtr read_definition(const Table& table, bool shadow) {
+  std::vector<limiter::Tier> tiers;
+  if (table.has("tiers")) {
+    for (const std::string_view key : kRateKeys) {
+      if (table.has(key)) table.fail(key, "cannot stand beside tiers: each tier has its own");
+    }
+    for (const Table& tier : table.tables("tiers")) tiers.push_back(read_tier(tier));
+  } else {
+    tiers.push_back({"", read_algorithm(table), false});
+  }
+  auto definition = limiter::Definition::make(std::move(tiers), shadow);
+  if (!definition) table.fail(table.has("tiers") ? "tiers" : "algorithm", definition.error().message);
+  return *definition;
+}
+
+Override read_override(const Table& table, const std::string& pattern, bool shadow) {
+  constexpr std::array<std::string_view, 8> kKnown = {"rate",  "burst",  "algorithm", "align",
+                                                      "tiers", "shadow", "unlimited", "deny"};
+  table.allow_only(kKnown);
+  Override result;
+  result.is_prefix = !pattern.empty() && pattern.back() == '*';
+  result.key = result.is_prefix ? pattern.substr(0, pattern.size() - 1) : pattern;
+  if (result.key.find('*') != std::string::npos) table.fail("a star may stand at the end only");
+  for (const auto& [name, kind] :
+       {std::pair{"unlimited", Override::Kind::unlimited}, {"deny", Override::Kind::deny}}) {
+    if (!table.has(name)) continue;
+    if (!*table.boolean(name)) table.fail(name, "may only be true");
+    if (table.names().size() > 1) table.fail(name, "stands alone");
+    result.kind = kind;
+    return result;
+  }
+  result.definition = read_definition(table, table.boolean("shadow").value_or(shadow));
+  return result;
+}
+
+// Whether the same state can be read under both.
+bool share_state(const limiter::Definition& a, const limiter::Definition& b) {
+  if (a.state_kind() != b.state_kind() || a.tiers().size() != b.tiers().size()) return false;
+  return std::equal(a.tiers().begin(), a.tiers().end(), b.tiers().begin(),
+                    [](const auto& x, const auto& y) { return x.identity() == y.identity(); });
+}
+
+Plan read_plan(const Table& table, std::string name, const limiter::Definition& base) {
+  constexpr std::array<std::string_view, 5> kKnown = {"rate", "burst", "algorithm", "align", "tiers"};
+  table.allow_only(kKnown);
+  Plan plan{std::move(name), read_definition(table, base.is_shadow())};
+  if (!share_state(base, *plan.definition)) {
+    table.fail(
+        "must have the limit's own algorithm, windows and tiers: a plan changes numbers, the state is the "
+        "same");
+  }
+  return plan;
+}
+
+void read_overrides(const Table& table, LimitConfig& limit) {
+  for (const std::string& pattern : table.names()) {
+    limit.overrides.push_back(read_override(*table.table(pattern), pattern, limit.definition->is_shadow()));
+  }
+  // An exact key is longer than any prefix of it.
+  std::stable_sort(limit.overrides.begin(), limit.overrides.end(), [](const Override& a, const Override& b) {
+    return std::pair(a.key.size(), !a.is_prefix) > std::pair(b.key.size(), !b.is_prefix);
+  });
+}
+
+LimitConfig read_limit(const Table& table, std::string name, const AgentConfig& agent) {
+  constexpr std::array<std::string_view, 12> kKnown = {"rate",  "burst",  "algorithm",  "align",
+                                                       "tiers", "shadow", "overrides",  "plans",
+                                                       "scope", "refund", "on_failure", "deadline"};
+  constexpr std::array<std::string_view, 5> kLater = {"lease", "split", "overflow", "max_new_keys_per_second",
+                                                      "local_share"};
+  table.allow_only(kKnown, kLater);
+  LimitConfig limit;
+  limit.name = std::move(name);
+  limit.definition = read_definition(table, table.boolean("shadow").value_or(false) || agent.shadow);
+  if (const auto overrides = table.table("overrides")) read_overrides(*overrides, limit);
+  if (const auto plans = table.table("plans")) {
+    for (const std::string& plan : plans->names())
+      limit.plans.push_back(read_plan(*plans->table(plan), plan, *limit.definition));
+  }
+  const auto scope = table.text("scope").value_or("global");
+  if (scope != "global" && scope != "host") table.fail("scope", "must be \"global\" or \"host\"");
+  limit.is_host_wide = scope == "host";
+  limit.may_refund = table.boolean("refund").value_or(false);
+  const bool is_counter = limit.definition->shape() == limiter::Definition::Shape::counter;
+  if (limit.may_refund && is_counter) table.fail("refund", "a counter cannot give back");
+  limit.on_failure = read_policy(table);
+  limit.deadline = table.duration("deadline").value_or(agent.deadline);
+  return limit;
 }
 
 void check_name(const Table& limits, const std::string& name) {
@@ -236,8 +372,6 @@ void check_name(const Table& limits, const std::string& name) {
   }
   if (name == "inline")
     limits.fail(name, "is reserved: limits that applications define are counted under it");
-  if (name == "default")
-    limits.fail(name, "a limit for names that are not configured is not supported by this version");
 }
 
 Config read_config(const toml::table& root) {
@@ -252,7 +386,7 @@ Config read_config(const toml::table& root) {
   if (!limits) return config;
   for (const std::string& name : limits->names()) {
     check_name(*limits, name);
-    config.limits.push_back(read_limit(*limits->table(name), name, config.agent.deadline));
+    config.limits.push_back(read_limit(*limits->table(name), name, config.agent));
   }
   return config;
 }
@@ -292,10 +426,26 @@ Result<Config> load_config(const std::string& path) {
   return parse_config(text.str(), path);
 }
 
+Result<limiter::DefinitionPtr> make_definition(std::span<const InlineRate> rates, bool shadow) {
+  const auto fail = [](std::string_view key, std::string reason) {
+    throw Problem{{}, "limit." + std::string(key), std::move(reason)};
+  };
+  try {
+    std::vector<limiter::Tier> tiers;
+    for (const InlineRate& rate : rates)
+      tiers.push_back({std::string(rate.tier), make_algorithm(rate, fail), false});
+    auto definition = limiter::Definition::make(std::move(tiers), shadow);
+    if (!definition) return std::move(definition.error()).within("limit");
+    return *definition;
+  } catch (const Problem& problem) {
+    return Error{Error::Code::bad_request, problem.key + ": " + problem.reason};
+  }
+}
+
 Result<LimitConfig> parse_limit(std::string_view toml, std::string_view name) {
   return guarded(name, [&] {
     const toml::table table = toml::parse(toml);
-    return read_limit(Table(table, ""), std::string(name), AgentConfig().deadline);
+    return read_limit(Table(table, ""), std::string(name), AgentConfig());
   });
 }
 

@@ -8,11 +8,12 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "agent/limiter/token_bucket.h"
+#include "agent/limiter/definition.h"
 #include "agent/result/result.h"
 #include "agent/store/redis/endpoint.h"
 
@@ -30,6 +31,7 @@ struct AgentConfig {
   std::int64_t max_connections = 1024;
   std::int64_t max_keys = 262'144;
   limiter::Micros deadline = std::chrono::milliseconds(20);
+  bool shadow = false;  // every limit only watches
 };
 
 struct RedisConfig {
@@ -38,9 +40,29 @@ struct RedisConfig {
   limiter::Micros reconnect_max = std::chrono::seconds(2);
 };
 
+// What decides about certain keys in place of the limit's own definition.
+struct Override {
+  enum class Kind : std::uint8_t { definition, unlimited, deny };
+
+  std::string key;         // without the star
+  bool is_prefix = false;  // `key*`: all that begin so
+  Kind kind = Kind::definition;
+  limiter::DefinitionPtr definition;  // of that kind
+};
+
+// Other numbers for the same state, chosen by the caller.
+struct Plan {
+  std::string name;
+  limiter::DefinitionPtr definition;
+};
+
 struct LimitConfig {
   std::string name;
-  limiter::TokenBucket bucket;
+  limiter::DefinitionPtr definition;  // never null
+  std::vector<Override> overrides;    // the longest first
+  std::vector<Plan> plans;            // in the order of their names
+  bool is_host_wide = false;          // scope = "host": kept in memory even with Redis
+  bool may_refund = false;            // by applications
   FailurePolicy on_failure = FailurePolicy::allow;
   limiter::Micros deadline;  // the agent's unless the limit has its own
 };
@@ -54,6 +76,16 @@ struct Config {
 // `file` is for messages only. Errors read "file:line: key: reason".
 [[nodiscard]] Result<Config> parse_config(std::string_view text, std::string_view file);
 [[nodiscard]] Result<Config> load_config(const std::string& path);
+
+// One rate as an application sends it; what is empty has its default.
+struct InlineRate {
+  std::string_view tier;  // "" if the limit has no tiers
+  std::string_view rate;
+  std::string_view algorithm;
+  std::string_view align;
+  std::optional<std::int64_t> burst;
+};
+[[nodiscard]] Result<limiter::DefinitionPtr> make_definition(std::span<const InlineRate> rates, bool shadow);
 
 // One limit's table alone, as JSON lines bring them to `replay`: {"rate": "5/s", "burst": 5}.
 [[nodiscard]] Result<LimitConfig> parse_limit(std::string_view toml, std::string_view name);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include <cstdio>
 #include <sstream>
+#include <utility>
 
 #include "agent/config/config.h"
 #include "agent/config/units.h"
@@ -33,6 +34,83 @@ std::string octal(std::uint32_t mode) {
   return text;
 }
 
+const char* truth(bool value) { return value ? "true" : "false"; }
+
+// `separator` stands between two keys: a comma in an inline table.
+void write_rules(std::ostream& out, const limiter::Tier& tier, const char* separator) {
+  out << "algorithm = " << quoted(name_of(tier.algorithm)) << separator
+      << "rate = " << quoted(print(tier.rate()));
+  if (const auto* bucket = std::get_if<limiter::TokenBucket>(&tier.algorithm)) {
+    out << separator << "burst = " << bucket->burst();
+  } else if (const auto* window = std::get_if<limiter::FixedWindow>(&tier.algorithm)) {
+    const bool is_aligned = window->align() == limiter::FixedWindow::Align::clock;
+    out << separator << "align = " << (is_aligned ? "\"clock\"" : "\"first\"");
+  }
+}
+
+// Not a key, so a comment: how coarse time has to be for a tier's numbers to be exact.
+void write_ticks(std::ostream& out, const limiter::Definition& definition, std::string_view owner) {
+  for (const limiter::Tier& tier : definition.tiers()) {
+    limiter::Micros tick{1};
+    if (const auto* bucket = std::get_if<limiter::TokenBucket>(&tier.algorithm)) tick = bucket->tick();
+    if (const auto* sliding = std::get_if<limiter::SlidingWindow>(&tier.algorithm)) tick = sliding->tick();
+    if (tick.count() == 1) continue;
+    out << "# " << owner;
+    if (!tier.name.empty()) out << ", tier " << quoted(tier.name);
+    out << ": time counts in ticks of " << print(tick) << "\n";
+  }
+}
+
+void write_definition(std::ostream& out, const limiter::Definition& definition, const char* separator) {
+  if (definition.tiers().size() == 1 && definition.tiers().front().name.empty()) {
+    write_rules(out, definition.tiers().front(), separator);
+  } else {
+    out << "tiers = [";
+    const char* before = " ";
+    for (const limiter::Tier& tier : definition.tiers()) {
+      out << std::exchange(before, ", ") << "{ name = " << quoted(tier.name) << ", ";
+      write_rules(out, tier, ", ");
+      out << ", shadow = " << truth(tier.shadow) << " }";
+    }
+    out << " ]";
+  }
+}
+
+void write_override(std::ostream& out, const Override& override) {
+  if (override.definition) write_ticks(out, *override.definition, "this override");
+  out << quoted(override.key + (override.is_prefix ? "*" : "")) << " = { ";
+  switch (override.kind) {
+    case Override::Kind::unlimited: out << "unlimited = true"; break;
+    case Override::Kind::deny: out << "deny = true"; break;
+    case Override::Kind::definition:
+      write_definition(out, *override.definition, ", ");
+      out << ", shadow = " << truth(override.definition->is_shadow());
+      break;
+  }
+  out << " }\n";
+}
+
+void write_limit(std::ostream& out, const LimitConfig& limit) {
+  const std::string name = "limits." + quoted(limit.name);
+  out << "\n[" << name << "]\n";
+  write_ticks(out, *limit.definition, "this limit");
+  write_definition(out, *limit.definition, "\n");
+  out << "\nshadow = " << truth(limit.definition->is_shadow()) << "\n"
+      << "scope = " << (limit.is_host_wide ? "\"host\"" : "\"global\"") << "\n"
+      << "refund = " << truth(limit.may_refund) << "\n"
+      << "on_failure = " << quoted(name_of(limit.on_failure)) << "\n"
+      << "deadline = " << quoted(print(limit.deadline)) << "\n";
+  if (!limit.overrides.empty()) out << "\n[" << name << ".overrides]\n";
+  for (const Override& override : limit.overrides) write_override(out, override);
+  if (!limit.plans.empty()) out << "\n[" << name << ".plans]\n";
+  for (const Plan& plan : limit.plans) {
+    write_ticks(out, *plan.definition, "this plan");
+    out << quoted(plan.name) << " = { ";
+    write_definition(out, *plan.definition, ", ");
+    out << " }\n";
+  }
+}
+
 }  // namespace
 
 std::string to_toml(const Config& config) {
@@ -45,21 +123,15 @@ std::string to_toml(const Config& config) {
   if (!agent.admin_socket.empty()) out << "admin_socket = " << quoted(agent.admin_socket) << "\n";
   out << "max_connections = " << agent.max_connections << "\n"
       << "max_keys = " << agent.max_keys << "\n"
-      << "deadline = " << quoted(print(agent.deadline)) << "\n";
+      << "deadline = " << quoted(print(agent.deadline)) << "\n"
+      << "shadow = " << truth(agent.shadow) << "\n";
   if (config.redis) {
     out << "\n[redis]\n"
         << "url = " << quoted(config.redis->endpoint.display()) << "\n"
         << "prefix = " << quoted(config.redis->prefix) << "\n"
         << "reconnect_max = " << quoted(print(config.redis->reconnect_max)) << "\n";
   }
-  for (const LimitConfig& limit : config.limits) {
-    out << "\n[limits." << quoted(limit.name) << "]\n"
-        << "algorithm = \"token_bucket\"\n"
-        << "rate = " << quoted(print(limit.bucket.rate())) << "\n"
-        << "burst = " << limit.bucket.burst() << "\n"
-        << "on_failure = " << quoted(name_of(limit.on_failure)) << "\n"
-        << "deadline = " << quoted(print(limit.deadline)) << "\n";
-  }
+  for (const LimitConfig& limit : config.limits) write_limit(out, limit);
   return out.str();
 }
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 #include "agent/decide/decider.h"
 
+#include <spdlog/spdlog.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -20,6 +22,7 @@ protocol::Verdict to_wire(limiter::Verdict verdict) {
     case limiter::Verdict::ok: return protocol::Verdict::ok;
     case limiter::Verdict::limited: return protocol::Verdict::limited;
     case limiter::Verdict::never: return protocol::Verdict::never;
+    case limiter::Verdict::shadow: return protocol::Verdict::shadow;
   }
   return protocol::Verdict::limited;
 }
@@ -27,7 +30,9 @@ protocol::Verdict to_wire(limiter::Verdict verdict) {
 constexpr std::uint64_t to_unsigned(std::int64_t value) { return static_cast<std::uint64_t>(value); }
 
 protocol::Decision to_wire(const limiter::Decision& decision, Source source, std::string_view tier) {
-  return {.allowed = decision.verdict == limiter::Verdict::ok,
+  const bool is_refused =
+      decision.verdict == limiter::Verdict::limited || decision.verdict == limiter::Verdict::never;
+  return {.allowed = !is_refused,
           .limit = to_unsigned(decision.capacity),
           .remaining = to_unsigned(decision.remaining),
           .retry_after_us = decision.retry_after.count(),
@@ -56,8 +61,8 @@ constexpr std::uint32_t generation_of(std::uint64_t ticket) {
 
 }  // namespace
 
-Decider::Decider(store::Store& store, LimitTable& limits, stats::Registry& registry)
-    : store_(store), is_local_(store.is_local()), limits_(limits), registry_(registry) {
+Decider::Decider(store::Store& store, store::Store& host, LimitTable& limits, stats::Registry& registry)
+    : store_(store), host_(host), is_local_(store.is_local()), limits_(limits), registry_(registry) {
   store_.attach(*this);
 }
 
@@ -69,33 +74,49 @@ Outcome Decider::ask(Operation operation, const protocol::Query& query, SteadyTi
     return ask_limit(*limit, operation, query, now, asker, msgid);
   }
   const LimitPtr* limit = limits_.find(query.limit);
-  if (limit == nullptr) {
-    return refused(ErrorCode::unknown_limit, "no limit is named " + protocol::quoted(query.limit));
-  }
+  if (limit == nullptr) return unknown_limit(query.limit);
   return ask_limit(*limit, operation, query, now, asker, msgid);
+}
+
+Outcome Decider::unknown_limit(std::string_view name) {
+  ++unknown_limits_total_;
+  if (unknown_names_.size() < kMaxUnknownNames && unknown_names_.emplace(name).second) {
+    spdlog::warn("no limit is named {}; its queries are answered with an error", protocol::quoted(name));
+  }
+  return refused(ErrorCode::unknown_limit, "no limit is named " + protocol::quoted(name));
 }
 
 Outcome Decider::ask_limit(const LimitPtr& limit, Operation operation, const protocol::Query& query,
                            SteadyTime now, Asker& asker, std::uint64_t msgid) {
-  const store::Question question{operation, &limit->bucket, limit->tag, query.key, query.cost, 0};
-  if (is_local_) {
-    Outcome outcome{Outcome::Kind::decided, from_store(store_.ask(question, now))};
-    note(outcome.decision, *limit);
-    return outcome;
+  if (operation == Operation::refund && !limit->may_refund()) {
+    return refused(ErrorCode::forbidden, "the limit takes no refunds");
   }
-  if (!limit->bucket.can_hold(query.cost)) {
+  if (query.is_forced && operation == Operation::take) operation = Operation::force;
+  if (!query.plan.empty() && !limit->has_plan(query.plan)) ++unknown_plans_total_;
+  const Rule& rule = limit->rule_for(query.key, query.plan);
+  if (rule.kind != config::Override::Kind::definition) return decided_now(by_override(*limit, rule));
+
+  const store::Question question{operation, rule.definition.get(), rule.tag, query.key, query.cost, 0};
+  if (is_local_ || limit->is_host_wide()) {
+    store::Store& store = is_local_ ? store_ : host_;
+    return decided_now(by_store(*limit, rule, store.ask(question, now), Source::local));
+  }
+  const bool asks_to_pass = operation == Operation::take || operation == Operation::peek;
+  if (asks_to_pass && !rule.definition->can_hold(query.cost)) {
     // Can never pass: no trip to the store, so its true level is not known here.
-    const auto decision = limit->bucket.describe(0, query.cost, limiter::Verdict::never);
-    return decided_now(to_wire(decision, Source::local, ""), *limit);
+    const store::Answer never{store::Answer::Status::decided, false,
+                              rule.definition->apply_to_nothing(operation, query.cost, limiter::TimePoint{})};
+    return decided_now(by_store(*limit, rule, never, Source::local));
   }
-  limiter::Micros wait = limit->deadline;
+  limiter::Micros wait = limit->deadline();
   if (query.deadline_us) wait = limiter::Micros{*query.deadline_us};
   wait = std::min(wait, kLongestDeadline);
-  if (wait.count() == 0) return decided_now(by_policy(*limit, now), *limit);
-  return start_waiting(question, limit, wait, now, asker, msgid);
+  const Subject subject{limit, rule, operation, query.cost};
+  if (wait.count() == 0) return decided_now(by_policy(subject, now));
+  return start_waiting(question, subject, wait, now, asker, msgid);
 }
 
-Outcome Decider::start_waiting(const store::Question& question, const LimitPtr& limit, limiter::Micros wait,
+Outcome Decider::start_waiting(const store::Question& question, const Subject& subject, limiter::Micros wait,
                                SteadyTime now, Asker& asker, std::uint64_t msgid) {
   const DeadlineQueue::Slot slot = take_slot();
   store::Question asked = question;
@@ -104,16 +125,34 @@ Outcome Decider::start_waiting(const store::Question& question, const LimitPtr& 
   if (answer.status != store::Answer::Status::promised) {
     release(slot);
     const bool is_decided = answer.status == store::Answer::Status::decided;
-    return decided_now(is_decided ? from_store(answer) : by_policy(*limit, now), *limit);
+    return decided_now(is_decided ? by_store(*subject.limit, subject.rule, answer, Source::store)
+                                  : by_policy(subject, now));
   }
   Open& open = open_[slot];  // not before: a store may settle other queries while it is asked
   open.asker = &asker;
   open.msgid = msgid;
-  open.limit = limit;
+  open.limit = subject.limit;
+  open.rule = &subject.rule;
+  open.operation = subject.operation;
+  open.cost = subject.cost;
   open.asked_at = now;
   open.fate = Fate::delivered;
   deadlines_.push(slot, now + wait);
   return {};
+}
+
+void Decider::reset(std::string_view name, std::string_view key,
+                    const std::function<void(const Failure&)>& done) {
+  const LimitPtr* limit = limits_.find(name);
+  if (limit == nullptr)
+    return done(Error{Error::Code::bad_request, "no limit is named " + protocol::quoted(name)});
+  const Rule& rule = (*limit)->rule_for(key, "");
+  if (rule.kind != config::Override::Kind::definition) return done({});  // counts nothing
+  store::Store& store = (*limit)->is_host_wide() ? host_ : store_;
+  store.reset({Operation::refund, rule.definition.get(), rule.tag, key, 0, 0}, [done](bool is_forgotten) {
+    if (is_forgotten) return done({});
+    done(Error{Error::Code::retry_later, "the store cannot be reached"});
+  });
 }
 
 DeadlineQueue::Slot Decider::take_slot() {
@@ -151,11 +190,11 @@ store::AnswerSink::Fate Decider::on_answer(std::uint64_t ticket, const store::An
   }
   const LimitPtr limit = open.limit;
   const bool is_decided = answer.status == store::Answer::Status::decided;
-  const auto decision = is_decided ? from_store(answer) : by_policy(*limit, now);
+  const auto decision = is_decided ? by_store(*limit, *open.rule, answer, Source::store)
+                                   : by_policy({limit, *open.rule, open.operation, open.cost}, now);
   Asker& asker = *open.asker;
   const std::uint64_t msgid = open.msgid;
   registry_.latency(decision.source).record((now - open.asked_at).count());
-  count(decision, *limit);
   deadlines_.remove(slot);
   release(slot);
   asker.on_decision(msgid, decision);
@@ -174,11 +213,10 @@ void Decider::expire_next(SteadyTime now) {
   const DeadlineQueue::Slot slot = deadlines_.next();
   deadlines_.remove(slot);
   Open& open = open_[slot];
-  const auto decision = by_policy(*open.limit, now);
+  const auto decision = by_policy({open.limit, *open.rule, open.operation, open.cost}, now);
   open.fate = decision.allowed ? Fate::allowed_meanwhile : Fate::refused_meanwhile;
   ++expired_total_;
   registry_.latency(decision.source).record((now - open.asked_at).count());
-  count(decision, *open.limit);
   const std::uint64_t msgid = open.msgid;
   std::exchange(open.asker, nullptr)->on_decision(msgid, decision);
 }
@@ -196,42 +234,59 @@ void Decider::end_turn(SteadyTime start, SteadyTime end) {
   }
 }
 
-protocol::Decision Decider::from_store(const store::Answer& answer) const {
-  const Source source = is_local_ ? Source::local : Source::store;
-  return to_wire(answer.decision, source, answer.by_overflow ? kOverflowTier : std::string_view());
-}
-
-protocol::Decision Decider::by_policy(const Limit& limit, SteadyTime now) const {
-  const std::uint64_t capacity = to_unsigned(limit.bucket.burst());
-  protocol::Decision decision{
-      .limit = capacity, .source = Source::fallback, .window_us = to_unsigned(limit.bucket.window().count())};
-  switch (limit.on_failure) {
-    case config::FailurePolicy::allow:
-      decision.allowed = true;
-      decision.remaining = capacity;
-      decision.verdict = protocol::Verdict::ok;
-      break;
-    case config::FailurePolicy::deny:
-      decision.verdict = protocol::Verdict::unavailable;
-      decision.retry_after_us = store_.next_probe_in(now).count();
-      break;
+protocol::Decision Decider::by_store(const Limit& limit, const Rule& rule, const store::Answer& answer,
+                                     Source source) {
+  const std::size_t tier = answer.decision.tier;
+  if (answer.by_overflow) {
+    const auto decision = to_wire(answer.decision, source, kOverflowTier);
+    limit.overflows().add(decision.verdict, source);
+    return decision;
   }
+  const auto decision = to_wire(answer.decision, source, rule.definition->tiers()[tier].name);
+  rule.decisions[tier]->add(decision.verdict, source);
   return decision;
 }
 
-Outcome Decider::decided_now(const protocol::Decision& decision, const Limit& limit) {
-  note(decision, limit);
-  return {Outcome::Kind::decided, decision};
+protocol::Decision Decider::by_policy(const Subject& subject, SteadyTime now) {
+  const limiter::Definition& definition = *subject.rule.definition;
+  const limiter::Tier& tier = definition.strictest();
+  const std::uint64_t capacity = to_unsigned(tier.capacity());
+  protocol::Decision decision{.limit = capacity,
+                              .source = Source::fallback,
+                              .tier = tier.name,
+                              .window_us = to_unsigned(tier.window().count())};
+  const bool asks_to_pass = subject.operation == Operation::take || subject.operation == Operation::peek;
+  // What costs nothing, gives back or is charged in any case is not refused by any limit.
+  const bool is_free = !asks_to_pass || subject.cost == 0;
+  if (is_free || subject.limit->on_failure() == config::FailurePolicy::allow) {
+    decision.allowed = true;
+    decision.remaining = capacity;
+    decision.verdict = protocol::Verdict::ok;
+  } else {
+    const bool only_watches = definition.is_shadow() || tier.shadow;
+    decision.allowed = only_watches;
+    decision.verdict = only_watches ? protocol::Verdict::shadow : protocol::Verdict::unavailable;
+    decision.retry_after_us = store_.next_probe_in(now).count();
+  }
+  const auto index = static_cast<std::size_t>(&tier - definition.tiers().data());
+  subject.rule.decisions[index]->add(decision.verdict, decision.source);
+  return decision;
 }
 
-void Decider::note(const protocol::Decision& decision, const Limit& limit) {
-  count(decision, limit);
+protocol::Decision Decider::by_override(const Limit& limit, const Rule& rule) {
+  protocol::Decision decision{.allowed = true};
+  if (rule.kind == config::Override::Kind::deny) {
+    decision.allowed = limit.base().definition->is_shadow();
+    decision.verdict = decision.allowed ? protocol::Verdict::shadow : protocol::Verdict::never;
+    decision.retry_after_us = protocol::kNever;
+  }
+  rule.decisions.front()->add(decision.verdict, decision.source);
+  return decision;
+}
+
+Outcome Decider::decided_now(const protocol::Decision& decision) {
   ++decided_this_turn_[static_cast<std::size_t>(decision.source)];
-}
-
-void Decider::count(const protocol::Decision& decision, const Limit& limit) {
-  (decision.tier == kOverflowTier ? limit.overflows : limit.decisions)
-      ->add(decision.verdict, decision.source);
+  return {Outcome::Kind::decided, decision};
 }
 
 void Decider::collect(std::vector<stats::Metric>& metrics) const {
@@ -242,6 +297,11 @@ void Decider::collect(std::vector<stats::Metric>& metrics) const {
   metrics.push_back({"queries_expired_total", Kind::counter,
                      "Queries that on_failure answered because the store took too long.",
                      number(expired_total_)});
+  metrics.push_back({"unknown_limits_total", Kind::counter,
+                     "Queries that named a limit which is not configured.", number(unknown_limits_total_)});
+  metrics.push_back({"unknown_plans_total", Kind::counter,
+                     "Queries that named a plan which their limit does not have.",
+                     number(unknown_plans_total_)});
   metrics.push_back({"late_answers_total", Kind::counter, "Answers of the store to queries answered before.",
                      number(late_answers_total_)});
 }

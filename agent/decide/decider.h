@@ -11,7 +11,9 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -51,11 +53,16 @@ class Decider final : private store::AnswerSink, public stats::MetricSource {
   // Longer deadlines are cut to this.
   static constexpr limiter::Micros kLongestDeadline = std::chrono::minutes(1);
 
-  Decider(store::Store& store, LimitTable& limits, stats::Registry& registry);
+  // `host` keeps limits of scope "host" and may be the store itself.
+  Decider(store::Store& store, store::Store& host, LimitTable& limits, stats::Registry& registry);
 
-  // `operation` is take or peek. `now` is when the turn began.
+  // `operation` is what the method says; the query may make a take a force. `now` is when the turn began.
   Outcome ask(limiter::Operation operation, const protocol::Query& query, SteadyTime now, Asker& asker,
               std::uint64_t msgid);
+
+  // Forgets all that the key has used under that configured limit, then calls `done`, maybe before returning.
+  // bad_request: there is no such limit. retry_later: the store cannot be reached.
+  void reset(std::string_view limit, std::string_view key, const std::function<void(const Failure&)>& done);
 
   // Answers what has run out of time. Call at the end of each turn, when all that had arrived has been read.
   void expire(SteadyTime now);
@@ -75,6 +82,9 @@ class Decider final : private store::AnswerSink, public stats::MetricSource {
     Asker* asker = nullptr;  // null: answered
     std::uint64_t msgid = 0;
     LimitPtr limit;
+    const Rule* rule = nullptr;  // the limit's
+    std::int64_t cost = 0;
+    limiter::Operation operation = limiter::Operation::take;
     SteadyTime asked_at{};
     std::uint32_t generation = 0;
     Fate fate = Fate::delivered;  // what it was told, if it was answered before the store did
@@ -83,20 +93,34 @@ class Decider final : private store::AnswerSink, public stats::MetricSource {
   Fate on_answer(std::uint64_t ticket, const store::Answer& answer, SteadyTime now) override;
   [[nodiscard]] bool is_waiting(std::uint64_t ticket) const override;
 
+  // What one query is about.
+  struct Subject {
+    const LimitPtr& limit;
+    const Rule& rule;
+    limiter::Operation operation;
+    std::int64_t cost;
+  };
+
   Outcome ask_limit(const LimitPtr& limit, limiter::Operation operation, const protocol::Query& query,
                     SteadyTime now, Asker& asker, std::uint64_t msgid);
-  Outcome start_waiting(const store::Question& question, const LimitPtr& limit, limiter::Micros wait,
+  Outcome start_waiting(const store::Question& question, const Subject& subject, limiter::Micros wait,
                         SteadyTime now, Asker& asker, std::uint64_t msgid);
+  Outcome unknown_limit(std::string_view name);
   [[nodiscard]] DeadlineQueue::Slot take_slot();
   void release(DeadlineQueue::Slot slot);
-  [[nodiscard]] protocol::Decision from_store(const store::Answer& answer) const;
-  [[nodiscard]] protocol::Decision by_policy(const Limit& limit, SteadyTime now) const;
-  Outcome decided_now(const protocol::Decision& decision, const Limit& limit);
-  void note(const protocol::Decision& decision, const Limit& limit);
+  // Each makes the decision and counts it.
+  protocol::Decision by_store(const Limit& limit, const Rule& rule, const store::Answer& answer,
+                              protocol::Source source);
+  protocol::Decision by_policy(const Subject& subject, SteadyTime now);
+  protocol::Decision by_override(const Limit& limit, const Rule& rule);
+  Outcome decided_now(const protocol::Decision& decision);
   void expire_next(SteadyTime now);
-  static void count(const protocol::Decision& decision, const Limit& limit);
+
+  // So many names of unknown limits are logged.
+  static constexpr std::size_t kMaxUnknownNames = 256;
 
   store::Store& store_;
+  store::Store& host_;
   const bool is_local_;  // store_.is_local(): a property of the store, asked once
   LimitTable& limits_;
   stats::Registry& registry_;
@@ -104,6 +128,9 @@ class Decider final : private store::AnswerSink, public stats::MetricSource {
   std::vector<DeadlineQueue::Slot> free_;
   DeadlineQueue deadlines_;
   std::array<std::uint64_t, protocol::kSources> decided_this_turn_{};
+  std::set<std::string, std::less<>> unknown_names_;
+  std::uint64_t unknown_limits_total_ = 0;
+  std::uint64_t unknown_plans_total_ = 0;
   std::uint64_t expired_total_ = 0;
   std::uint64_t late_answers_total_ = 0;
 };

@@ -4,43 +4,117 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
-#include "agent/config/units.h"
+#include <algorithm>
+
 #include "agent/store/store.h"
 
 namespace allowd::decide {
+namespace {
 
-std::size_t LimitTable::Hash::operator()(std::string_view text) const {
+constexpr std::string_view kInline = "inline";
+constexpr std::string_view kDefault = "default";
+
+}  // namespace
+
+std::size_t NameHash::operator()(std::string_view text) const {
   return XXH3_64bits(text.data(), text.size());
 }
 
-LimitTable::LimitTable(const config::Config& config, stats::Registry& registry)
-    : registry_(registry), default_deadline_(config.agent.deadline) {
+Limit::Limit(const config::LimitConfig& config, stats::Registry& registry)
+    : name_(config.name),
+      base_(make_rule(config.definition, registry)),
+      is_host_wide_(config.is_host_wide),
+      may_refund_(config.may_refund),
+      on_failure_(config.on_failure),
+      deadline_(config.deadline),
+      overflows_(&registry.decisions_of(config.name, "overflow")) {
+  for (const config::Override& override : config.overrides) add_override(override, registry);
+  for (const config::Plan& plan : config.plans)
+    plans_.emplace(plan.name, make_rule(plan.definition, registry));
+}
+
+Limit::Limit(std::string name, limiter::DefinitionPtr definition, limiter::Micros deadline,
+             stats::Registry& registry)
+    : name_(std::move(name)), deadline_(deadline), overflows_(&registry.decisions_of(kInline, "overflow")) {
+  base_.tag = store::make_limit_tag('i', name_, definition->state_kind());
+  base_.decisions.assign(definition->tiers().size(), &registry.decisions_of(kInline, ""));
+  base_.definition = std::move(definition);
+}
+
+Rule Limit::make_rule(limiter::DefinitionPtr definition, stats::Registry& registry) const {
+  Rule rule;
+  rule.tag = store::make_limit_tag('n', name_, definition->state_kind());
+  for (const limiter::Tier& tier : definition->tiers())
+    rule.decisions.push_back(&registry.decisions_of(name_, tier.name));
+  rule.definition = std::move(definition);
+  return rule;
+}
+
+void Limit::add_override(const config::Override& override, stats::Registry& registry) {
+  Rule rule;
+  if (override.kind == config::Override::Kind::definition) {
+    rule = make_rule(override.definition, registry);
+  } else {
+    rule.kind = override.kind;
+    rule.decisions.push_back(&registry.decisions_of(name_, ""));
+  }
+  if (override.is_prefix) {
+    prefixes_.emplace_back(override.key, std::move(rule));
+  } else {
+    exact_.emplace(override.key, std::move(rule));
+  }
+}
+
+const Rule& Limit::rule_for(std::string_view key, std::string_view plan) const {
+  if (!exact_.empty()) {
+    if (const auto found = exact_.find(key); found != exact_.end()) return found->second;
+  }
+  for (const auto& [prefix, rule] : prefixes_) {
+    if (key.substr(0, prefix.size()) == prefix) return rule;
+  }
+  if (!plan.empty()) {
+    if (const auto found = plans_.find(plan); found != plans_.end()) return found->second;
+  }
+  return base_;
+}
+
+LimitTable::LimitTable(const config::Config& config, stats::Registry& registry) : registry_(registry) {
+  load(config);
+}
+
+void LimitTable::load(const config::Config& config) {
+  default_deadline_ = config.agent.deadline;
+  shadow_ = config.agent.shadow;
+  last_found_ = nullptr;
+  configured_.clear();
+  by_name_.clear();
+  inline_.clear();  // they carry the agent's deadline and shadow
+  inline_order_.clear();
   for (const config::LimitConfig& limit : config.limits) {
-    configured_.push_back(std::make_shared<const Limit>(Limit{
-        limit.name, store::make_limit_tag('n', limit.name), limit.bucket, limit.on_failure, limit.deadline,
-        &registry.decisions_of(limit.name, ""), &registry.decisions_of(limit.name, "overflow")}));
+    configured_.push_back(std::make_shared<const Limit>(limit, registry_));
     by_name_.emplace(limit.name, configured_.back());
   }
 }
 
 const LimitPtr* LimitTable::find(std::string_view name) const {
-  if (last_found_ != nullptr && (*last_found_)->name == name) return last_found_;
-  const auto found = by_name_.find(name);
+  if (last_found_ != nullptr && (*last_found_)->name() == name) return last_found_;
+  auto found = by_name_.find(name);
+  if (found == by_name_.end()) found = by_name_.find(kDefault);
   if (found == by_name_.end()) return nullptr;
   return last_found_ = &found->second;
 }
 
 Result<LimitPtr> LimitTable::find_or_parse(const protocol::InlineLimit& definition) {
   if (const auto found = inline_.find(definition.encoded); found != inline_.end()) return found->second;
-  auto rate = config::parse_rate(definition.rate);
-  if (!rate) return std::move(rate.error()).within("limit.rate");
-  auto bucket = limiter::TokenBucket::make(*rate, definition.burst.value_or(rate->count));
-  if (!bucket) return std::move(bucket.error()).within("limit");
-  // One label for all of them: applications choose the names, and labels must stay few.
-  auto limit = std::make_shared<const Limit>(
-      Limit{std::string(definition.name), store::make_limit_tag('i', definition.name), *bucket,
-            config::FailurePolicy::allow, default_deadline_, &registry_.decisions_of("inline", ""),
-            &registry_.decisions_of("inline", "overflow")});
+  std::array<config::InlineRate, protocol::InlineLimit::kMaxTiers> rates;
+  for (std::size_t i = 0; i < definition.tier_count; ++i) {
+    const protocol::InlineTier& tier = definition.tiers[i];
+    rates[i] = {tier.name, tier.rate, tier.algorithm, tier.align, tier.burst};
+  }
+  auto rules = config::make_definition(std::span(rates).first(definition.tier_count), shadow_);
+  if (!rules) return std::move(rules.error());
+  auto limit = std::make_shared<const Limit>(std::string(definition.name), std::move(*rules),
+                                             default_deadline_, registry_);
   if (inline_.size() >= kMaxInline) {
     inline_.erase(inline_order_.front());
     inline_order_.pop_front();

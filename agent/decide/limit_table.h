@@ -2,7 +2,8 @@
 //
 // The limits that queries can name: those of the config, and a cache of those that applications bring along.
 //
-// Ownership  Limits are shared: a query in flight keeps the definition that it began with.
+// Ownership  Limits are shared: a query in flight keeps the definition that it began with, whatever is loaded
+//            meanwhile.
 #pragma once
 
 #include <cstdint>
@@ -19,14 +20,62 @@
 
 namespace allowd::decide {
 
-struct Limit {
-  std::string name;
-  std::string tag;  // see store::make_limit_tag
-  limiter::TokenBucket bucket;
-  config::FailurePolicy on_failure;
-  limiter::Micros deadline;
-  stats::DecisionCounters* decisions;  // never null
-  stats::DecisionCounters* overflows;  // of tier "overflow"; never null
+struct NameHash {
+  using is_transparent = void;
+  std::size_t operator()(std::string_view text) const;
+};
+
+// What decides about a key, and where it counts.
+struct Rule {
+  config::Override::Kind kind = config::Override::Kind::definition;
+  limiter::DefinitionPtr definition;                // of that kind
+  std::string tag;                                  // see store::make_limit_tag
+  std::vector<stats::DecisionCounters*> decisions;  // by tier; of the other kinds one
+};
+
+class Limit {
+ public:
+  Limit(const config::LimitConfig& config, stats::Registry& registry);
+  // One that an application brought along. One label for all of them: applications choose the names, and
+  // labels must stay few.
+  Limit(std::string name, limiter::DefinitionPtr definition, limiter::Micros deadline,
+        stats::Registry& registry);
+  Limit(const Limit&) = delete;
+  Limit& operator=(const Limit&) = delete;
+
+  // Whose numbers count for that key under that plan: an override for the key, else the plan, else the
+  // limit's.
+  [[nodiscard]] const Rule& rule_for(std::string_view key, std::string_view plan) const;
+  // Whether there is such a plan.
+  [[nodiscard]] bool has_plan(std::string_view plan) const { return plans_.contains(plan); }
+
+  [[nodiscard]] const std::string& name() const { return name_; }
+  [[nodiscard]] const Rule& base() const { return base_; }
+  [[nodiscard]] bool is_host_wide() const { return is_host_wide_; }
+  [[nodiscard]] bool may_refund() const { return may_refund_; }
+  [[nodiscard]] config::FailurePolicy on_failure() const { return on_failure_; }
+  [[nodiscard]] limiter::Micros deadline() const { return deadline_; }
+  [[nodiscard]] std::size_t overrides() const { return exact_.size() + prefixes_.size(); }
+  [[nodiscard]] std::size_t plans() const { return plans_.size(); }
+  [[nodiscard]] stats::DecisionCounters& overflows() const { return *overflows_; }  // of tier "overflow"
+
+ private:
+  template <class Value>
+  using Map = tsl::robin_map<std::string, Value, NameHash, std::equal_to<>>;
+
+  [[nodiscard]] Rule make_rule(limiter::DefinitionPtr definition, stats::Registry& registry) const;
+  void add_override(const config::Override& override, stats::Registry& registry);
+
+  std::string name_;
+  Rule base_;
+  Map<Rule> exact_;
+  std::vector<std::pair<std::string, Rule>> prefixes_;  // the longest first
+  Map<Rule> plans_;
+  bool is_host_wide_ = false;
+  bool may_refund_ = false;
+  config::FailurePolicy on_failure_ = config::FailurePolicy::allow;
+  limiter::Micros deadline_;
+  stats::DecisionCounters* overflows_;
 };
 
 using LimitPtr = std::shared_ptr<const Limit>;
@@ -40,7 +89,10 @@ class LimitTable {
   LimitTable(const LimitTable&) = delete;
   LimitTable& operator=(const LimitTable&) = delete;
 
-  // The configured limit of that name; null: there is none.
+  // Replaces all configured limits at once.
+  void load(const config::Config& config);
+
+  // The configured limit of that name, else the one named `default`; null: there is neither.
   [[nodiscard]] const LimitPtr* find(std::string_view name) const;
   // The limit that an application defined.
   [[nodiscard]] Result<LimitPtr> find_or_parse(const protocol::InlineLimit& definition);
@@ -48,14 +100,11 @@ class LimitTable {
   [[nodiscard]] const std::vector<LimitPtr>& configured() const { return configured_; }
 
  private:
-  struct Hash {
-    using is_transparent = void;
-    std::size_t operator()(std::string_view text) const;
-  };
-  using Map = tsl::robin_map<std::string, LimitPtr, Hash, std::equal_to<>>;
+  using Map = tsl::robin_map<std::string, LimitPtr, NameHash, std::equal_to<>>;
 
   stats::Registry& registry_;
-  limiter::Micros default_deadline_;
+  limiter::Micros default_deadline_{};
+  bool shadow_ = false;
   std::vector<LimitPtr> configured_;
   mutable const LimitPtr* last_found_ = nullptr;  // most queries name the limit that the one before named
   Map by_name_;

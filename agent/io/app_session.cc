@@ -9,6 +9,15 @@ using protocol::ErrorCode;
 using protocol::Message;
 using protocol::Method;
 
+namespace {
+
+limiter::Operation operation_of(Method method) {
+  if (method == Method::peek) return limiter::Operation::peek;
+  return method == Method::refund ? limiter::Operation::refund : limiter::Operation::take;
+}
+
+}  // namespace
+
 std::size_t AppSession::serve(std::span<const std::byte> bytes) {
   std::size_t used = 0;
   Message message;
@@ -35,7 +44,8 @@ void AppSession::serve_request(const protocol::Request& request) {
   if (host().is_draining()) return refuse(request.msgid, ErrorCode::shutting_down, "the agent is stopping");
   switch (request.method) {
     case Method::allow:
-    case Method::peek: return serve_query(request);
+    case Method::peek:
+    case Method::refund: return serve_query(request);
     case Method::ping: return protocol::write_pong(out(), request.msgid);
     case Method::info: return protocol::write_report(out(), request.msgid, reporter_.info(loop().now()));
     case Method::stats: return protocol::write_report(out(), request.msgid, reporter_.stats());
@@ -49,8 +59,8 @@ void AppSession::serve_query(const protocol::Request& request) {
     ++counters_.overloads;
     return refuse(request.msgid, ErrorCode::overloaded, "4096 queries of this connection wait for the store");
   }
-  const auto operation = request.method == Method::peek ? limiter::Operation::peek : limiter::Operation::take;
-  const auto outcome = decider_.ask(operation, request.query, loop().now(), *this, request.msgid);
+  const auto outcome =
+      decider_.ask(operation_of(request.method), request.query, loop().now(), *this, request.msgid);
   switch (outcome.kind) {
     case decide::Outcome::Kind::decided:
       return protocol::write_decision(out(), request.msgid, outcome.decision);

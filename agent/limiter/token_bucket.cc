@@ -4,16 +4,10 @@
 #include <algorithm>
 #include <numeric>
 
+#include "agent/limiter/arithmetic.h"
+
 namespace allowd::limiter {
 namespace {
-
-__extension__ using Wide = __int128;
-
-// Most rates refill one unit a microsecond: a branch that is always right is cheaper than a division.
-constexpr std::int64_t ceil_div(std::int64_t dividend, std::int64_t divisor) {
-  if (divisor == 1) return dividend;
-  return dividend / divisor + (dividend % divisor != 0 ? 1 : 0);
-}
 
 // Use in another unit: whole permits and the rest apart, the rest rounded up, so that conversion never mints.
 // Redis's Lua does the same in doubles: a rest whose product would pass 2^53 counts as a whole permit there
@@ -35,23 +29,39 @@ Result<TokenBucket> TokenBucket::make(Rate rate, std::int64_t burst) {
   if (rate.period.count() < 1) return Error{Error::Code::bad_request, "the period must be at least 1us"};
   if (burst < 1) return Error{Error::Code::bad_request, "the burst must be at least 1"};
   TokenBucket bucket;
-  const std::int64_t divisor = std::gcd(rate.count, rate.period.count());
   bucket.rate_ = rate;
   bucket.burst_ = burst;
-  bucket.unit_ = rate.period.count() / divisor;
-  bucket.refill_ = rate.count / divisor;
-  const Wide full = Wide{burst} * bucket.unit_;
-  if (full >= kMaxUsed || bucket.refill_ >= kMaxUsed) {
-    return Error{Error::Code::bad_request,
-                 "rate and burst are too large to be counted exactly: burst * period in microseconds, after "
-                 "dividing count and period by their greatest common divisor, must stay below 2^52"};
+  const auto units_at = [&](Micros tick) {
+    return rate.period / tick / std::gcd(rate.count, rate.period / tick);
+  };
+  const auto tick = finest_tick(rate.period, [&](Micros step) {
+    const std::int64_t unit = units_at(step);
+    const std::int64_t refill = rate.count / std::gcd(rate.count, rate.period / step);
+    const Wide full = Wide{burst} * unit;
+    if (refill >= kMaxUsed || full >= kMaxUsed) return false;
+    // In ticks also products with a part of one, and the time to full, have to be exact.
+    return step.count() == 1 ||
+           (Wide{refill} * step.count() < kMaxUsed && full / refill * step.count() < kMaxUsed);
+  });
+  if (!tick) {
+    return Error{
+        Error::Code::bad_request,
+        "rate and burst are too large to be counted exactly: burst * period in seconds, after dividing "
+        "count and period by their greatest common divisor, must stay below 2^52"};
   }
-  bucket.full_ = static_cast<std::int64_t>(full);
+  bucket.tick_ = *tick;
+  bucket.unit_ = units_at(*tick);
+  bucket.refill_ = rate.count / std::gcd(rate.count, rate.period / *tick);
+  bucket.full_ = burst * bucket.unit_;
   bucket.window_ = bucket.time_to_full(bucket.full_);
   return bucket;
 }
 
-Micros TokenBucket::time_to_full(std::int64_t used) const { return Micros{ceil_div(used, refill_)}; }
+Micros TokenBucket::time_to_full(std::int64_t used) const { return ceil_div(used, refill_) * tick_; }
+
+bool TokenBucket::is_empty(std::int64_t used, Micros since) const {
+  return used == 0 || Wide{used} * tick_.count() <= Wide{since.count()} * refill_;
+}
 
 void TokenBucket::advance(BucketState& state, TimePoint now) const {
   if (!state.exists()) {
@@ -63,20 +73,26 @@ void TokenBucket::advance(BucketState& state, TimePoint now) const {
     state.unit = unit_;
   }
   if (now <= state.last) return;  // a clock that steps back grants nothing
-  const Wide back = Wide{(now - state.last).count()} * refill_;
+  const Micros since = now - state.last;
+  const std::int64_t ticks = tick_.count() == 1 ? since.count() : since / tick_;
+  const Wide back = Wide{ticks} * refill_;
   state.used = back >= state.used ? 0 : state.used - static_cast<std::int64_t>(back);
-  state.last = now;
+  state.last += ticks * tick_;
+  // A full bucket refills nothing: its ticks begin with the next charge.
+  if (is_empty(state.used, now - state.last)) state = {unit_, 0, now};
 }
 
 Decision TokenBucket::apply(BucketState& state, Operation operation, std::int64_t cost, TimePoint now) const {
   BucketState current = state;
   advance(current, now);
+  const Micros since = std::max(Micros{0}, now - current.last);  // of the tick under way
   switch (operation) {
     case Operation::peek:
     case Operation::take: {
-      if (!can_hold(cost)) return describe(current.used, cost, Verdict::never);
+      if (!can_hold(cost)) return describe(current.used, cost, Verdict::never, since);
       const std::int64_t units = cost * unit_;
-      if (cost > 0 && current.used + units > full_) return describe(current.used, cost, Verdict::limited);
+      if (cost > 0 && current.used + units > full_)
+        return describe(current.used, cost, Verdict::limited, since);
       if (operation == Operation::peek || cost == 0) break;
       current.used += units;
       state = current;
@@ -86,34 +102,42 @@ Decision TokenBucket::apply(BucketState& state, Operation operation, std::int64_
       if (!state.exists() || cost == 0) break;
       const Wide units = Wide{cost} * unit_;
       current.used = units >= current.used ? 0 : current.used - static_cast<std::int64_t>(units);
+      if (is_empty(current.used, since)) current = {unit_, 0, std::max(now, current.last)};
       state = current;
       break;
     }
     case Operation::force: {
       if (cost == 0) break;
-      const std::int64_t wanted = can_hold(cost) ? std::min(full_, current.used + cost * unit_) : full_;
-      if (wanted <= current.used) break;  // nothing left to take
-      current.used = wanted;
+      const std::int64_t wanted = can_hold(cost) ? current.used + cost * unit_ : kMaxUsed;
+      if (current.used >= full_) break;  // nothing left to take
+      // Empty only if it is so with the part of a tick that has passed: else that part would be lost or
+      // minted.
+      if (Wide{wanted - full_} * tick_.count() >= Wide{since.count()} * refill_) {
+        current = {unit_, full_, std::max(now, current.last)};
+      } else {
+        current.used = wanted;
+      }
       state = current;
       break;
     }
   }
-  return describe(current.used, cost, Verdict::ok);
+  return describe(current.used, cost, Verdict::ok, std::max(Micros{0}, now - current.last));
 }
 
-Decision TokenBucket::describe(std::int64_t used, std::int64_t cost, Verdict verdict) const {
+Decision TokenBucket::describe(std::int64_t used, std::int64_t cost, Verdict verdict,
+                               Micros since_tick) const {
   Decision decision;
   decision.verdict = verdict;
   decision.capacity = burst_;
   decision.window = window_;
-  decision.reset_after = time_to_full(used);
   decision.remaining = used >= full_ ? 0 : (full_ - used) / unit_;
   if (used > 0) {
-    decision.more_after = Micros{ceil_div(used + (decision.remaining + 1) * unit_ - full_, refill_)};
+    decision.reset_after = time_to_full(used) - since_tick;
+    decision.more_after = time_to_full(used + (decision.remaining + 1) * unit_ - full_) - since_tick;
   }
   if (verdict == Verdict::never) decision.retry_after = kNever;
   if (verdict == Verdict::limited) {
-    decision.retry_after = Micros{ceil_div(used + cost * unit_ - full_, refill_)};
+    decision.retry_after = time_to_full(used + cost * unit_ - full_) - since_tick;
   }
   return decision;
 }

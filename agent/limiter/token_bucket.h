@@ -4,7 +4,9 @@
 //
 // A rate of count/period is reduced by their gcd to c tokens per `unit` microseconds. What is missing from
 // full is counted in 1/unit tokens, so that one microsecond refills exactly c of them: nothing is ever
-// rounded away, and all values stay below 2^52, where the doubles of Redis's Lua are integers too.
+// rounded away, and all values stay below 2^52, where the doubles of Redis's Lua are integers too. Where they
+// would not, time is counted in ticks of 10 µs, 100 µs, ... 1 s instead: refill comes at whole ticks since
+// `last`, so no answer is earlier than the exact one, and none more than a tick later.
 //
 // The bucket is the definition alone; the state of a key is a BucketState, kept by a store.
 //
@@ -26,13 +28,6 @@
 
 namespace allowd::limiter {
 
-struct Rate {
-  std::int64_t count = 1;  // permits per period
-  Micros period{1};
-
-  bool operator==(const Rate&) const = default;
-};
-
 // What one key has used. `unit` 0: nothing is known of the key, and so nothing is used.
 struct BucketState {
   std::int64_t unit = 0;  // `used` counts in 1/unit permits
@@ -44,7 +39,8 @@ struct BucketState {
 
 class TokenBucket {
  public:
-  // Fails unless count, period and burst are at least 1 and a full bucket stays below 2^52 units.
+  // Fails unless count, period and burst are at least 1 and a full bucket stays below 2^52 units under some
+  // tick.
   static Result<TokenBucket> make(Rate rate, std::int64_t burst);
 
   // Applies `operation` to the state and answers. A refused cost changes nothing.
@@ -54,34 +50,37 @@ class TokenBucket {
   // time refills. Afterwards state.unit is this bucket's, and state.last is never earlier than before.
   void advance(BucketState& state, TimePoint now) const;
 
-  // The numbers of a bucket that misses `used` units, about a question for `cost` that got `verdict`. This is
-  // all that a remote store has to send back.
-  [[nodiscard]] Decision describe(std::int64_t used, std::int64_t cost, Verdict verdict) const;
+  // The numbers of a bucket that misses `used` units, about a question for `cost` that got `verdict`;
+  // `since_tick` is the time since its last whole tick. This is all that a remote store has to send back.
+  [[nodiscard]] Decision describe(std::int64_t used, std::int64_t cost, Verdict verdict,
+                                  Micros since_tick = Micros{0}) const;
 
   [[nodiscard]] bool can_hold(std::int64_t cost) const { return cost <= burst_; }
   [[nodiscard]] std::int64_t burst() const { return burst_; }
   [[nodiscard]] std::int64_t unit() const { return unit_; }      // units in a permit
-  [[nodiscard]] std::int64_t refill() const { return refill_; }  // units that come back in a microsecond
+  [[nodiscard]] std::int64_t refill() const { return refill_; }  // units that come back in a tick
+  [[nodiscard]] Micros tick() const { return tick_; }            // 1 µs unless the integers would not fit
   [[nodiscard]] std::int64_t full() const { return full_; }      // burst * unit
   [[nodiscard]] Micros window() const { return window_; }        // from empty to full
   [[nodiscard]] Rate rate() const { return rate_; }
-  // How long an idle state may still matter.
+  // How long an idle state may still matter, from its last whole tick on.
   [[nodiscard]] Micros time_to_full(std::int64_t used) const;
 
   bool operator==(const TokenBucket&) const = default;
 
  private:
   TokenBucket() = default;
+  // Whether `used` units have come back, `since` after the last whole tick: exactly, with the part of a tick.
+  // What began to count at that tick instead would mint.
+  [[nodiscard]] bool is_empty(std::int64_t used, Micros since) const;
 
   Rate rate_;
   std::int64_t burst_ = 0;
   std::int64_t unit_ = 0;
   std::int64_t refill_ = 0;
   std::int64_t full_ = 0;
+  Micros tick_{1};
   Micros window_{0};
 };
-
-// Use above this is counted as this: 2^52 units, the largest that doubles add to exactly.
-inline constexpr std::int64_t kMaxUsed = std::int64_t{1} << 52;
 
 }  // namespace allowd::limiter

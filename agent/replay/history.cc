@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <sstream>
+#include <utility>
 
 #include "protocol/caps.h"
 
@@ -13,12 +14,34 @@ using nlohmann::ordered_json;
 
 Error bad(std::string message) { return {Error::Code::bad_request, std::move(message)}; }
 
-// A limit's JSON table as the TOML that the config reads. Every value that a limit can have is written alike
-// in both.
+// A limit's JSON table as the TOML that the config reads. Scalars are written alike in both.
+void write_value(std::ostream& out, const ordered_json& value) {
+  if (value.is_array()) {
+    out << "[";
+    for (const ordered_json& element : value) {
+      write_value(out, element);
+      out << ",";
+    }
+    out << "]";
+  } else if (value.is_object()) {
+    const char* before = "{ ";
+    for (const auto& [name, element] : value.items()) {
+      out << std::exchange(before, ", ") << ordered_json(name).dump() << " = ";
+      write_value(out, element);
+    }
+    out << (value.empty() ? "{}" : " }");
+  } else {
+    out << value.dump();
+  }
+}
+
 std::string to_toml(const ordered_json& table) {
   std::ostringstream out;
-  for (const auto& [name, value] : table.items())
-    out << ordered_json(name).dump() << " = " << value.dump() << "\n";
+  for (const auto& [name, value] : table.items()) {
+    out << ordered_json(name).dump() << " = ";
+    write_value(out, value);
+    out << "\n";
+  }
   return out.str();
 }
 
@@ -78,20 +101,16 @@ Result<Step> read_step(const std::string& text, const std::string& limit_name) {
   return step;
 }
 
-void add_decision(ordered_json& line, const limiter::Decision& decision, std::string_view source) {
-  const auto name_of = [](limiter::Verdict verdict) {
-    return verdict == limiter::Verdict::ok        ? "ok"
-           : verdict == limiter::Verdict::limited ? "limited"
-                                                  : "never";
-  };
-  line["allowed"] = decision.verdict == limiter::Verdict::ok;
+void add_decision(ordered_json& line, const limiter::Decision& decision, std::string_view tier,
+                  std::string_view source) {
+  line["allowed"] = is_allowed(decision);
   line["limit"] = decision.capacity;
   line["remaining"] = decision.remaining;
   line["retry_after_us"] = decision.retry_after.count();
   line["reset_after_us"] = decision.reset_after.count();
   line["verdict"] = name_of(decision.verdict);
   line["source"] = source;
-  line["tier"] = "";
+  line["tier"] = tier;
   line["window_us"] = decision.window.count();
   line["more_after_us"] = decision.more_after.count();
 }

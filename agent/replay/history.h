@@ -24,6 +24,7 @@ struct Step {
 [[nodiscard]] Result<Step> read_step(const std::string& line, const std::string& limit_name);
 
 // Adds the decision's fields, named as in the protocol.
-void add_decision(nlohmann::ordered_json& line, const limiter::Decision& decision, std::string_view source);
+void add_decision(nlohmann::ordered_json& line, const limiter::Decision& decision, std::string_view tier,
+                  std::string_view source);
 
 }  // namespace allowd::replay

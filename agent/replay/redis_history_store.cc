@@ -3,6 +3,8 @@
 
 #include <sys/time.h>
 
+#include "agent/store/redis/script.h"
+
 namespace allowd::replay {
 namespace {
 
@@ -27,16 +29,26 @@ Result<std::unique_ptr<RedisHistoryStore>> RedisHistoryStore::connect(const stor
   }
   auto selected = store->call({"SELECT", std::to_string(endpoint.db)});
   if (!selected) return std::move(selected.error());
-  auto loaded = store->call({"SCRIPT", "LOAD", store::bucket_script()});
+  auto loaded = store->call({"SCRIPT", "LOAD", store::decision_script()});
   if (!loaded) return std::move(loaded.error());
   store->script_sha_ = store::text_of(*loaded);
   return store;
 }
 
 RedisHistoryStore::~RedisHistoryStore() {
-  for (const std::string& key : keys_) {
-    if (!call({"DEL", key})) return;  // a server that has gone; the keys' TTLs do the rest
-  }
+  // By SCAN: what was written need not be remembered, however long the history.
+  std::string cursor = "0";
+  const std::string pattern = prefix_ + ":*";
+  do {
+    auto page = call({"SCAN", cursor, "MATCH", pattern, "COUNT", "1000"});
+    if (!page || (*page)->type != REDIS_REPLY_ARRAY || (*page)->elements != 2) return;  // TTLs do the rest
+    const redisReply& next = *(*page)->element[0];
+    const redisReply& keys = *(*page)->element[1];
+    cursor.assign(next.str, next.len);
+    for (std::size_t i = 0; i < keys.elements; ++i) {
+      if (!call({"DEL", {keys.element[i]->str, keys.element[i]->len}})) return;
+    }
+  } while (cursor != "0");
 }
 
 Result<store::Reply> RedisHistoryStore::call(std::initializer_list<std::string_view> command) {
@@ -55,32 +67,34 @@ Result<store::Reply> RedisHistoryStore::call(const store::ByteBuffer& command) {
 }
 
 Result<limiter::Decision> RedisHistoryStore::decide(const store::Question& question, limiter::TimePoint now) {
-  const bool asks_to_pass =
-      question.operation == limiter::Operation::take || question.operation == limiter::Operation::peek;
-  const bool is_never = asks_to_pass && !question.bucket->can_hold(question.cost);
+  using limiter::Operation;
+  using Shape = limiter::Definition::Shape;
+  const limiter::Definition& definition = *question.definition;
+  if (definition.shape() == Shape::counter) {
+    return Error{Error::Code::bad_request, "a counter's clock is Redis's own: replay it with --store memory"};
+  }
+  const bool asks_to_pass = question.operation == Operation::take || question.operation == Operation::peek;
+  // The daemon asks Redis nothing about what can never pass; here its true level is wanted.
+  const bool is_never =
+      asks_to_pass && definition.shape() != Shape::tiers && question.cost > definition.strictest().capacity();
   std::string key;
   store::append_redis_key(key, prefix_, question.limit_tag, question.key);
-  // The daemon asks Redis nothing about what can never pass; here its true level is wanted.
-  store::BucketCall bucket_call;
-  if (is_never) {
-    bucket_call.add(limiter::Operation::peek, *question.bucket, key, 0, 0);
-  } else {
-    bucket_call.add(question.operation, *question.bucket, key, question.cost, 0);
-  }
-  keys_.insert(std::move(key));
+  const auto script_call = store::ScriptCall::make(definition.shape());
+  script_call->add(is_never ? Operation::peek : question.operation, definition, key,
+                   is_never ? 0 : question.cost, 0);
   store::ByteBuffer command;
-  bucket_call.write(command, script_sha_, now);
+  script_call->write(command, script_sha_, now);
   auto reply = call(command);
   if (!reply) return std::move(reply.error());
-  if (!store::BucketCall::fits(**reply, 1)) return failed("the script's answer is malformed");
-  const store::Answer answer = bucket_call.answer(**reply, 0);
+  if (!script_call->fits(**reply)) return failed("the script's answer is malformed");
+  const store::Answer answer = script_call->answers(**reply).front();
   if (answer.status != store::Answer::Status::decided)
-    return failed("the key holds a value of a newer version");
+    return failed("the key holds a value of a newer version, or the script's answer contradicts itself");
   if (!is_never) return answer.decision;
   auto decision = answer.decision;
   decision.verdict = limiter::Verdict::never;
   decision.retry_after = limiter::kNever;
-  return decision;
+  return definition.judged(decision);
 }
 
 }  // namespace allowd::replay

@@ -7,11 +7,10 @@
 #pragma once
 
 #include <memory>
-#include <set>
 #include <string>
 
-#include "agent/store/redis/bucket_script.h"
 #include "agent/store/redis/endpoint.h"
+#include "agent/store/redis/script_call.h"
 
 namespace allowd::replay {
 
@@ -38,7 +37,6 @@ class RedisHistoryStore {
   std::unique_ptr<redisContext, Free> context_;
   std::string prefix_;
   std::string script_sha_;
-  std::set<std::string> keys_;
 };
 
 }  // namespace allowd::replay

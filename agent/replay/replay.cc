@@ -7,10 +7,13 @@
 
 #include "agent/replay/history.h"
 #include "agent/replay/redis_history_store.h"
+#include "agent/replay/summary.h"
 #include "agent/store/memory/memory_store.h"
 
 namespace allowd::replay {
 namespace {
+
+constexpr std::uint64_t kLinesPerProgress = 10'000;
 
 // Either store, asked one question at a given time.
 class HistoryStore {
@@ -49,7 +52,8 @@ class HistoryStore {
 
 }  // namespace
 
-Failure run(const config::Config& config, const Options& options, std::istream& in, std::ostream& out) {
+Failure run(const config::Config& config, const Options& options, std::istream& in, std::ostream& out,
+            std::ostream& report) {
   const auto limit =
       std::find_if(config.limits.begin(), config.limits.end(),
                    [&](const config::LimitConfig& known) { return known.name == options.limit; });
@@ -58,27 +62,33 @@ Failure run(const config::Config& config, const Options& options, std::istream& 
   }
   auto store = HistoryStore::open(config, options);
   if (!store) return std::move(store.error());
-  const std::string tag = store::make_limit_tag('n', options.limit);
-  limiter::TokenBucket bucket = limit->bucket;
+  limiter::DefinitionPtr definition = limit->definition;
+  Summary summary;
 
   std::string text;
   for (std::uint64_t number = 1; std::getline(in, text); ++number) {
+    if (options.shows_progress && number % kLinesPerProgress == 0)
+      report << "\r" << number << " lines" << std::flush;
     if (text.find_first_not_of(" \t\r") == std::string::npos) continue;
     const std::string place = "line " + std::to_string(number);
     auto step = read_step(text, options.limit);
     if (!step) return std::move(step.error()).within(place);
     if (step->new_limit) {
-      bucket = step->new_limit->bucket;
+      definition = step->new_limit->definition;
     } else {
-      const store::Question question{step->operation, &bucket, tag, step->key, step->cost, 0};
+      const std::string tag = store::make_limit_tag('n', options.limit, definition->state_kind());
+      const store::Question question{step->operation, definition.get(), tag, step->key, step->cost, 0};
       auto decision = store->decide(question, step->at);
       if (!decision) return std::move(decision.error()).within(place);
-      add_decision(step->line, *decision, store->source());
+      add_decision(step->line, *decision, definition->tiers()[decision->tier].name, store->source());
+      summary.add(step->key, *decision);
     }
     out << step->line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) << "\n";
   }
   out.flush();
   if (!out) return Error{Error::Code::system, "cannot write the answers"};
+  if (options.shows_progress) report << "\r";
+  report << summary.text();
   return {};
 }
 

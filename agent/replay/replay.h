@@ -20,10 +20,12 @@ struct Options {
   std::string limit;                      // of the config
   std::string store = "memory";           // or a Redis URL
   std::array<std::uint64_t, 2> random{};  // for the Redis prefix
+  bool shows_progress = false;            // a line that counts, for a terminal
 };
 
 // One JSON line in, one out. Stops at the first line that cannot be understood, and names its number.
+// `report` gets a summary at the end, and progress on the way if that is wanted.
 [[nodiscard]] Failure run(const config::Config& config, const Options& options, std::istream& in,
-                          std::ostream& out);
+                          std::ostream& out, std::ostream& report);
 
 }  // namespace allowd::replay

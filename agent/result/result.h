@@ -44,6 +44,7 @@ class [[nodiscard]] Result {
     assert(!*this);
     return *std::get_if<1>(&content_);
   }
+  [[nodiscard]] const Error& error() const { return const_cast<Result*>(this)->error(); }
 
  private:
   T& value() {

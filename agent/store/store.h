@@ -9,12 +9,13 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "agent/limiter/token_bucket.h"
+#include "agent/limiter/definition.h"
 #include "agent/stats/metric.h"
 
 namespace allowd::store {
@@ -22,15 +23,17 @@ namespace allowd::store {
 // The host's monotonic clock, as read once per loop turn.
 using SteadyTime = std::chrono::time_point<std::chrono::steady_clock, limiter::Micros>;
 
-// Names a limit in front of its keys so that no two (limit, key) pairs meet: kind of limit ('n' configured,
-// 'i' brought inline by an application), length of the name, the name. "n3:api:" + key.
-[[nodiscard]] inline std::string make_limit_tag(char kind, std::string_view name) {
-  return kind + std::to_string(name.size()) + ":" + std::string(name) + ":";
+// Names a limit in front of its keys so that no two (limit, key) pairs meet, and no two kinds of state: kind
+// of limit ('n' configured, 'i' brought inline by an application), kind of state, length of the name, the
+// name. "n3:api:" + key for a bucket, "nt5:login:" + key for tiers.
+[[nodiscard]] inline std::string make_limit_tag(char kind, std::string_view name,
+                                                std::string_view state_kind) {
+  return kind + std::string(state_kind) + std::to_string(name.size()) + ":" + std::string(name) + ":";
 }
 
 struct Question {
   limiter::Operation operation = limiter::Operation::take;
-  const limiter::TokenBucket* bucket = nullptr;
+  const limiter::Definition* definition = nullptr;
   std::string_view limit_tag;  // see make_limit_tag
   std::string_view key;
   std::int64_t cost = 1;
@@ -73,11 +76,17 @@ class Store : public stats::MetricSource {
   // Answers at once, or promises exactly one call of the sink's on_answer for this ticket.
   [[nodiscard]] virtual Answer ask(const Question& question, SteadyTime now) = 0;
 
+  // Forgets all that the question's key has used under its limit, then calls `done`, maybe before returning.
+  // False: nobody knows whether it is forgotten.
+  virtual void reset(const Question& question, std::function<void(bool)> done) = 0;
+
   [[nodiscard]] virtual std::string_view name() const = 0;
   // Whether answers come from this host alone.
   [[nodiscard]] virtual bool is_local() const = 0;
   // False while the store is known not to answer.
   [[nodiscard]] virtual bool is_available() const = 0;
+  // The servers behind it, for people: a line each, below a heading.
+  [[nodiscard]] virtual std::string describe_shards() const = 0;
   // How long until it is tried again; at least 1 µs.
   [[nodiscard]] virtual limiter::Micros next_probe_in(SteadyTime now) const = 0;
 };

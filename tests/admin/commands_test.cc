@@ -49,9 +49,12 @@ struct Scene {
   stats::Registry registry;
   decide::LimitTable table{config, registry};
   FakeStore fake;
-  decide::Decider decider{fake, table, registry};
-  Reporter reporter{"0.1.0", "00c0ffee00c0ffee", table, fake, registry, at(90s)};
-  Commands commands{reporter, table, decider};
+  FakeStore host;
+  decide::Decider decider{fake, host, table, registry};
+  ConfigStatus status{.hash = "00c0ffee00c0ffee", .generation = 1, .reload_error = ""};
+  Reporter reporter{"0.1.0", status, table, fake, registry, at(90s)};
+  std::vector<std::function<void(const Result<std::string>&)>> reloads;
+  Commands commands{reporter, table, decider, [this](auto done) { reloads.push_back(std::move(done)); }};
   std::vector<std::string> replies;
 };
 
@@ -83,7 +86,8 @@ TEST_CASE("admin commands: help names every command, and every command that it n
     const auto answer = scene.run(names.back());
     if (answer) CHECK_FALSE(answer->starts_with("error: unknown_command"));
   }
-  CHECK(names == std::vector<std::string>{"help", "ping", "info", "stats", "limits", "key"});
+  CHECK(names == std::vector<std::string>{"help", "ping", "info", "stats", "limits", "key", "reset", "shards",
+                                          "reload"});
 }
 
 TEST_CASE("admin commands: no answer contains an empty line") {
@@ -129,11 +133,12 @@ TEST_CASE("admin commands: info says what the agent is") {
   CHECK(scene.run("info") ==
         "version: 0.1.0\n"
         "protocol: 1\n"
-        "features: []\n"
+        "features: [\"plan\", \"force\"]\n"
         "uptime_us: 10000000\n"
         "store: fake\n"
         "config_hash: 00c0ffee00c0ffee\n"
         "generation: 1\n"
+        "reload_error: \n"
         "degraded: false\n"
         "limits.api.on_failure: allow\n"
         "limits.api.shadow: false\n"
@@ -150,7 +155,7 @@ TEST_CASE("admin commands: the info of both sockets is one map, as the protocol 
   const json info = json::parse(scene.reporter.info(at(91s)).to_json());
   CHECK(info.at("version") == "0.1.0");
   CHECK(info.at("protocol") == 1);
-  CHECK(info.at("features") == json::array());
+  CHECK(info.at("features") == json::array({"plan", "force"}));
   CHECK(info.at("uptime_us") == 1'000'000);
   CHECK(info.at("generation") == 1);
   CHECK(info.at("limits").size() == 2);
@@ -160,9 +165,9 @@ TEST_CASE("admin commands: the info of both sockets is one map, as the protocol 
 TEST_CASE("admin commands: limits are listed as the config gave them") {
   Scene scene;
   CHECK(scene.run("limits") ==
-        "# name rate burst window on_failure deadline\n"
-        "\"api\" 10/s 20 2s allow 20ms\n"
-        "\"my \\\"own\\\" \\xc3\\xa9\" 5/90min 5 90min deny 1500us\n");
+        "# name tier algorithm rate capacity window shadow scope on_failure deadline overrides plans\n"
+        "\"api\" \"\" token_bucket 10/s 20 2s no global allow 20ms 0 0\n"
+        "\"my \\\"own\\\" \\xc3\\xa9\" \"\" token_bucket 5/90min 5 90min no global deny 1500us 0 0\n");
 }
 
 TEST_CASE("admin commands: stats come as text, JSON and Prometheus's format") {

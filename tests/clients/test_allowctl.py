@@ -108,7 +108,7 @@ def test_reports_come_as_text_and_json(agent: Path) -> None:
 
 
 def test_admin_commands_show_limits_and_keys(agent: Path) -> None:
-    assert '"api" 2/h 2 1h allow 20ms\n' in allowctl(agent, "limits").stdout
+    assert '"api" "" token_bucket 2/h 2 1h no global allow 20ms 0 0\n' in allowctl(agent, "limits").stdout
     allowctl(agent, "allow", "api", 'a "key"')
     answer = allowctl(agent, "key", "api", 'a "key"').stdout
     assert 'key: "a \\"key\\""\n' in answer and "remaining: 1\n" in answer

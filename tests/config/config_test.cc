@@ -87,8 +87,8 @@ TEST_CASE("config: every key of every table is read") {
   REQUIRE(config.limits.size() == 2);
   const LimitConfig& login = config.limits[0];
   CHECK(login.name == "login");
-  CHECK(login.bucket.rate() == limiter::Rate{5, 1min});
-  CHECK(login.bucket.burst() == 3);
+  CHECK(login.definition->bucket().rate() == limiter::Rate{5, 1min});
+  CHECK(login.definition->bucket().burst() == 3);
   CHECK(login.on_failure == FailurePolicy::deny);
   CHECK(login.deadline == 1s);
   CHECK(config.limits[1].name == "with.dots and spaces");
@@ -97,7 +97,7 @@ TEST_CASE("config: every key of every table is read") {
 TEST_CASE("config: what a limit leaves out comes from its rate and from the agent") {
   const Config config = parsed("[agent]\ndeadline = \"3ms\"\n[limits.api]\nrate = \"100/s\"\n");
   REQUIRE(config.limits.size() == 1);
-  CHECK(config.limits[0].bucket.burst() == 100);
+  CHECK(config.limits[0].definition->bucket().burst() == 100);
   CHECK(config.limits[0].on_failure == FailurePolicy::allow);
   CHECK(config.limits[0].deadline == 3ms);
   CHECK(name_of(FailurePolicy::allow) == "allow");
@@ -136,26 +136,16 @@ TEST_CASE("config: an unknown key is named with its line and the nearest known o
 TEST_CASE("config: what later versions will have is not supported rather than unknown") {
   check_refused("[prefilter]\ntrust = \"1s\"\n",
                 "allowd.toml:1: prefilter: is not supported by this version");
-  check_refused("[agent]\nshadow = true\n", "allowd.toml:2: agent.shadow: is not supported by this version");
   for (const char* key : {"shards", "cluster", "sentinel", "clock", "password_file", "max_connection_age"}) {
     check_refused("[redis]\nurl = \"redis://h\"\n" + std::string(key) + " = 1\n",
                   "allowd.toml:3: redis." + std::string(key) + ": is not supported by this version");
   }
-  for (const char* key : {"tiers", "align", "shadow", "overrides", "plans", "scope", "refund"}) {
+  for (const char* key : {"lease", "split", "overflow", "max_new_keys_per_second", "local_share"}) {
     check_refused("[limits.api]\n" + std::string(key) + " = 1\n",
                   "allowd.toml:2: limits.api." + std::string(key) + ": is not supported by this version");
   }
-  for (const char* algorithm : {"fixed_window", "sliding_window", "sliding_log", "counter"}) {
-    check_refused("[limits.api]\nrate = \"1/s\"\nalgorithm = \"" + std::string(algorithm) + "\"\n",
-                  "allowd.toml:3: limits.api.algorithm: \"" + std::string(algorithm) +
-                      "\" is not supported by this version");
-  }
   check_refused("[limits.api]\nrate = \"1/s\"\non_failure = \"local\"\n",
                 "allowd.toml:3: limits.api.on_failure: \"local\" is not supported by this version");
-  check_refused(
-      "[limits.default]\nrate = \"1/s\"\n",
-      "allowd.toml:1: limits.default: a limit for names that are not configured is not supported by this "
-      "version");
 }
 
 TEST_CASE("config: a wrong type is said, for every key") {
@@ -230,7 +220,13 @@ TEST_CASE("config: a wrong value is said") {
                 "allowd.toml:2: limits.api.rate: a rate is a count per time, like \"100/s\", \"5/10s\" or "
                 "\"1000/day\"");
   check_refused("[limits.api]\nrate = \"1/s\"\nalgorithm = \"leaky\"\n",
-                "allowd.toml:3: limits.api.algorithm: must be \"token_bucket\"");
+                "allowd.toml:3: limits.api.algorithm: must be token_bucket, fixed_window, sliding_window, "
+                "sliding_log or "
+                "counter");
+  check_refused("[limits.api]\nrate = \"1/s\"\nalgorithm = \"fixed_windw\"\n",
+                "allowd.toml:3: limits.api.algorithm: must be token_bucket, fixed_window, sliding_window, "
+                "sliding_log or "
+                "counter; did you mean fixed_window?");
   check_refused("[limits.api]\nrate = \"1/s\"\non_failure = \"open\"\n",
                 "allowd.toml:3: limits.api.on_failure: must be \"allow\" or \"deny\"");
   const std::string name = "a limit's name must have 1 to 128 bytes and no control characters";
@@ -249,14 +245,14 @@ TEST_CASE("config: a limit cannot have the name under which those of application
 }
 
 TEST_CASE("config: a limit that cannot be counted exactly is refused at the key that makes it so") {
-  auto by_rate = parse_config("[limits.api]\nrate = \"999983/day\"\n", "f");
+  auto by_rate = parse_config("[limits.api]\nrate = \"999999999989/day\"\n", "f");
   REQUIRE_FALSE(by_rate);
   CHECK(by_rate.error().message.starts_with("f:2: limits.api.rate: "));
   CHECK(by_rate.error().message.find("2^52") != std::string::npos);
-  auto by_burst = parse_config("[limits.api]\nrate = \"1/day\"\nburst = 1000000\n", "f");
+  auto by_burst = parse_config("[limits.api]\nrate = \"1/day\"\nburst = 1000000000000000\n", "f");
   REQUIRE_FALSE(by_burst);
   CHECK(by_burst.error().message.starts_with("f:3: limits.api.burst: "));
-  CHECK(parsed("[limits.api]\nrate = \"1000000/day\"\n").limits[0].bucket.burst() == 1'000'000);
+  CHECK(parsed("[limits.api]\nrate = \"1000000/day\"\n").limits[0].definition->bucket().burst() == 1'000'000);
 }
 
 TEST_CASE("config: a key that stands twice, or no TOML at all, is refused with its line") {
@@ -318,7 +314,7 @@ TEST_CASE("config: one limit's table alone is read as replay needs it") {
   auto limit = parse_limit("rate = \"5/s\"\nburst = 7\n", "api");
   REQUIRE(limit);
   CHECK(limit->name == "api");
-  CHECK(limit->bucket.burst() == 7);
+  CHECK(limit->definition->bucket().burst() == 7);
   CHECK(limit->deadline == 20ms);
   auto wrong = parse_limit("rate = \"5/s\"\nbrust = 7\n", "api");
   REQUIRE_FALSE(wrong);
@@ -326,6 +322,155 @@ TEST_CASE("config: one limit's table alone is read as replay needs it") {
   auto missing = parse_limit("", "api");
   REQUIRE_FALSE(missing);
   CHECK(missing.error().message.find("rate is missing") != std::string::npos);
+}
+
+const LimitConfig& only(const Config& config) {
+  REQUIRE(config.limits.size() == 1);
+  return config.limits[0];
+}
+
+TEST_CASE("config: every algorithm can be chosen") {
+  const auto algorithm_of = [](const std::string& rest) {
+    const Config config = parsed("[limits.api]\nrate = \"5/min\"\n" + rest);
+    return only(config).definition->tiers()[0].algorithm;
+  };
+  CHECK(std::get<limiter::TokenBucket>(algorithm_of("")).burst() == 5);
+  CHECK(std::get<limiter::TokenBucket>(algorithm_of("algorithm = \"token_bucket\"\nburst = 9\n")).burst() ==
+        9);
+  using limiter::FixedWindow;
+  const auto fixed = [&](const std::string& rest) {
+    return std::get<FixedWindow>(algorithm_of("algorithm = \"fixed_window\"\n" + rest)).align();
+  };
+  CHECK(fixed("") == FixedWindow::Align::first);
+  CHECK(fixed("align = \"first\"\n") == FixedWindow::Align::first);
+  CHECK(fixed("align = \"clock\"\n") == FixedWindow::Align::clock);
+  CHECK(std::get<limiter::SlidingWindow>(algorithm_of("algorithm = \"sliding_window\"\n")).rate().count == 5);
+  CHECK(std::get<limiter::SlidingLog>(algorithm_of("algorithm = \"sliding_log\"\n")).rate().period == 1min);
+  CHECK(std::get<limiter::Counter>(algorithm_of("algorithm = \"counter\"\n")).rate().count == 5);
+}
+
+TEST_CASE("config: what an algorithm does not take is refused") {
+  const std::string head = "[limits.api]\nrate = \"5/min\"\nalgorithm = ";
+  for (const char* window : {"fixed_window", "sliding_window", "sliding_log", "counter"}) {
+    check_refused(
+        head + "\"" + window + "\"\nburst = 9\n",
+        "allowd.toml:4: limits.api.burst: is for token_bucket only; a window holds its rate's count");
+  }
+  for (const char* other : {"token_bucket", "sliding_window", "sliding_log", "counter"}) {
+    check_refused(head + "\"" + other + "\"\nalign = \"clock\"\n",
+                  "allowd.toml:4: limits.api.align: is for fixed_window only");
+  }
+  check_refused(head + "\"fixed_window\"\nalign = \"utc\"\n",
+                "allowd.toml:4: limits.api.align: must be \"first\" or \"clock\"");
+  check_refused(
+      "[limits.api]\nrate = \"1001/min\"\nalgorithm = \"sliding_log\"\n",
+      "allowd.toml:2: limits.api.rate: a sliding_log holds 1 to 1000 permits; a sliding_window holds more");
+  check_refused(head + "\"counter\"\nrefund = true\n",
+                "allowd.toml:4: limits.api.refund: a counter cannot give back");
+}
+
+TEST_CASE("config: tiers keep their order, names and algorithms") {
+  const Config config = parsed(
+      "[limits.login]\ntiers = [ { name = \"second\", rate = \"5/s\", burst = 9 },\n"
+      "{ name = \"day\", rate = \"1000/day\", algorithm = \"fixed_window\", align = \"clock\", shadow = true "
+      "} ]\n");
+  const auto& tiers = only(config).definition->tiers();
+  REQUIRE(tiers.size() == 2);
+  CHECK(tiers[0].name == "second");
+  CHECK(tiers[0].capacity() == 9);
+  CHECK_FALSE(tiers[0].shadow);
+  CHECK(tiers[1].name == "day");
+  CHECK(tiers[1].shadow);
+  CHECK(tiers[1].identity() == "a86400000000:day");
+}
+
+TEST_CASE("config: tiers that cannot be are refused where they stand") {
+  const auto refused = [](const std::string& tiers, const std::string& message) {
+    check_refused("[limits.x]\ntiers = [ " + tiers + " ]\n", "allowd.toml:2: limits.x.tiers" + message);
+  };
+  refused("", ": there must be at least one tier");
+  refused("{ rate = \"1/s\" }", "[0]: name is missing");
+  refused("{ name = \"a\" }", "[0]: rate is missing");
+  refused("{ name = \"\", rate = \"1/s\" }", "[0].name: must have 1 to 128 bytes and no control characters");
+  refused("{ name = \"overflow\", rate = \"1/s\" }",
+          "[0].name: is reserved: what the overflow bucket decides is reported so");
+  refused("{ name = \"a\", rate = \"1/s\" }, { name = \"a\", rate = \"2/s\" }",
+          ": two tiers are named \"a\"");
+  refused("{ name = \"a\", rate = \"1/s\", algorithm = \"sliding_log\" }",
+          ": sliding_log cannot be a tier; it stands alone");
+  refused("{ name = \"a\", rate = \"1/s\", algorithm = \"counter\" }",
+          ": counter cannot be a tier; it stands alone");
+  refused("{ name = \"a\", rate = \"1/s\", tiers = [] }", "[0].tiers: unknown key");
+  check_refused("[limits.x]\ntiers = [ { name = \"a\", rate = \"1/s\" } ]\nrate = \"1/s\"\n",
+                "allowd.toml:3: limits.x.rate: cannot stand beside tiers: each tier has its own");
+  check_refused("[limits.x]\ntiers = [ 1 ]\n", "allowd.toml:2: limits.x.tiers: must be an array of tables");
+  std::string nine;
+  for (int i = 0; i < 9; ++i) nine += "{ name = \"" + std::to_string(i) + "\", rate = \"1/s\" }, ";
+  refused(nine, ": there may be at most 8 tiers");
+}
+
+TEST_CASE("config: overrides are sorted so that the first that matches is the longest") {
+  const Config config = parsed(
+      "[limits.api]\nrate = \"1/s\"\noverrides = { \"a*\" = { deny = true }, \"abc*\" = { unlimited = true "
+      "}, "
+      "\"abc\" = { rate = \"9/s\" }, \"*\" = { rate = \"2/s\", shadow = true } }\n");
+  const auto& overrides = only(config).overrides;
+  REQUIRE(overrides.size() == 4);
+  CHECK(overrides[0].key == "abc");
+  CHECK_FALSE(overrides[0].is_prefix);
+  CHECK(overrides[0].definition->bucket().burst() == 9);
+  CHECK(overrides[1].key == "abc");
+  CHECK(overrides[1].is_prefix);
+  CHECK(overrides[1].kind == Override::Kind::unlimited);
+  CHECK(overrides[2].kind == Override::Kind::deny);
+  CHECK(overrides[3].key.empty());
+  CHECK(overrides[3].definition->is_shadow());
+}
+
+TEST_CASE("config: overrides that cannot be are refused") {
+  const auto refused = [](const std::string& override, const std::string& message) {
+    check_refused("[limits.x]\nrate = \"1/s\"\n[limits.x.overrides]\n" + override + "\n",
+                  "allowd.toml:4: limits.x.overrides." + message);
+  };
+  refused("k = { unlimited = true, rate = \"1/s\" }", "k.unlimited: stands alone");
+  refused("k = { deny = false }", "k.deny: may only be true");
+  refused("k = { deny = 1 }", "k.deny: must be true or false");
+  refused("k = { }", "k: rate is missing");
+  refused("k = { rate = \"0/s\" }", "k.rate: a rate must be at least 1 per period");
+  refused("\"a*b\" = { deny = true }", "a*b: a star may stand at the end only");
+  refused("k = { scope = \"host\" }", "k.scope: unknown key");
+}
+
+TEST_CASE("config: a plan changes numbers and nothing else") {
+  const Config config =
+      parsed("[limits.x]\nrate = \"1/s\"\nplans = { pro = { rate = \"50/min\", burst = 9 } }\n");
+  CHECK(only(config).plans.at(0).name == "pro");
+  CHECK(only(config).plans.at(0).definition->bucket().burst() == 9);
+  const std::string same =
+      ": must have the limit's own algorithm, windows and tiers: a plan changes numbers, the state is the "
+      "same";
+  check_refused(
+      "[limits.x]\nrate = \"1/s\"\n[limits.x.plans]\np = { rate = \"1/s\", algorithm = \"fixed_window\" }\n",
+      "allowd.toml:4: limits.x.plans.p" + same);
+  check_refused(
+      "[limits.x]\nrate = \"1/s\"\nalgorithm = \"fixed_window\"\n[limits.x.plans]\n"
+      "p = { rate = \"1/min\", algorithm = \"fixed_window\" }\n",
+      "allowd.toml:5: limits.x.plans.p" + same);
+}
+
+TEST_CASE("config: shadow for the whole agent holds for every limit and its overrides") {
+  const std::string limits = "[limits.x]\nrate = \"1/s\"\noverrides = { k = { rate = \"2/s\" } }\n";
+  const Config off = parsed(limits), on = parsed("[agent]\nshadow = true\n" + limits);
+  CHECK_FALSE(only(off).definition->is_shadow());
+  CHECK(only(on).definition->is_shadow());
+  CHECK(only(on).overrides[0].definition->is_shadow());
+}
+
+TEST_CASE("config: limits that fit only in ticks are counted so, and check says it") {
+  const Config config = parsed("[limits.day]\nrate = \"999983/day\"\n");
+  CHECK(only(config).definition->bucket().tick() == 100us);
+  CHECK(to_toml(config).find("# this limit: time counts in ticks of 100us\n") != std::string::npos);
+  CHECK(to_toml(parsed("[limits.day]\nrate = \"1000000/day\"\n")).find("ticks") == std::string::npos);
 }
 
 }  // namespace

@@ -39,7 +39,7 @@ void check_same(const Config& a, const Config& b) {
   REQUIRE(a.limits.size() == b.limits.size());
   for (std::size_t i = 0; i < a.limits.size(); ++i) {
     CHECK(a.limits[i].name == b.limits[i].name);
-    CHECK(a.limits[i].bucket == b.limits[i].bucket);
+    CHECK(*a.limits[i].definition == *b.limits[i].definition);
     CHECK(a.limits[i].on_failure == b.limits[i].on_failure);
     CHECK(a.limits[i].deadline == b.limits[i].deadline);
   }
@@ -97,6 +97,7 @@ TEST_CASE("config text: every default is written out, and passwords are not") {
         "max_connections = 1024\n"
         "max_keys = 262144\n"
         "deadline = \"20ms\"\n"
+        "shadow = false\n"
         "\n"
         "[redis]\n"
         "url = \"redis://h:6379\"\n"
@@ -107,6 +108,9 @@ TEST_CASE("config text: every default is written out, and passwords are not") {
         "algorithm = \"token_bucket\"\n"
         "rate = \"100/s\"\n"
         "burst = 100\n"
+        "shadow = false\n"
+        "scope = \"global\"\n"
+        "refund = false\n"
         "on_failure = \"allow\"\n"
         "deadline = \"20ms\"\n");
   const std::string full = to_toml(parsed(kFull));

@@ -55,11 +55,23 @@ const char* const kConfig = R"(
   deadline = "400d"
 )";
 
+protocol::InlineLimit inline_limit(std::string_view name, std::string_view rate,
+                                   std::optional<std::int64_t> burst, std::string_view encoded) {
+  protocol::InlineLimit limit;
+  limit.name = name;
+  limit.encoded = encoded;
+  limit.tiers[0].rate = rate;
+  limit.tiers[0].burst = burst;
+  return limit;
+}
+
 // A decider over a store that is not local, unless the test says so.
 struct Scene {
   explicit Scene(bool is_local = false) {
     fake.local = is_local;
-    decider.emplace(fake, table, registry);
+    host.local = true;
+    host.mode = FakeStore::Mode::grant;
+    decider.emplace(fake, host, table, registry);
   }
 
   Query query(std::string_view limit, std::int64_t cost = 1) const {
@@ -92,6 +104,7 @@ struct Scene {
   stats::Registry registry;
   LimitTable table{config, registry};
   FakeStore fake;
+  FakeStore host;
   FakeAsker asker;
   std::optional<Decider> decider;
 };
@@ -248,11 +261,11 @@ TEST_CASE("decider: a limit that nobody configured is refused by its quoted name
 TEST_CASE("decider: a limit of the application is asked under its own tag and counted as inline") {
   Scene scene;
   Query query = scene.query("");
-  query.defined_inline = protocol::InlineLimit{"open", "5/s", 7, "the map's bytes"};
+  query.defined_inline = inline_limit("open", "5/s", 7, "the map's bytes");
   CHECK(scene.ask(query, at(1s)).kind == Kind::deferred);
   const auto asked = scene.fake.asked.at(0);
   CHECK(asked.limit_tag == "i4:open:");
-  CHECK(asked.bucket.burst() == 7);
+  CHECK(asked.definition->bucket().burst() == 7);
   scene.fake.grant(asked, at(1s));
   CHECK(scene.asker.decisions.at(0).second.limit == 7);
   CHECK(scene.counted("inline", Verdict::ok, Source::store) == 1);
@@ -262,7 +275,7 @@ TEST_CASE("decider: a limit of the application is asked under its own tag and co
 TEST_CASE("decider: a limit of the application that is wrong is a bad request") {
   Scene scene;
   Query query = scene.query("");
-  query.defined_inline = protocol::InlineLimit{"n", "fast", std::nullopt, "bytes"};
+  query.defined_inline = inline_limit("n", "fast", std::nullopt, "bytes");
   const Outcome outcome = scene.ask(query, at(1s));
   CHECK(outcome.kind == Kind::refused);
   CHECK(name_of(outcome.code) == "bad_request");
@@ -272,13 +285,13 @@ TEST_CASE("decider: a limit of the application that is wrong is a bad request") 
 TEST_CASE("decider: a query in flight keeps its definition when a thousand others push it out of the cache") {
   Scene scene;
   Query query = scene.query("");
-  query.defined_inline = protocol::InlineLimit{"first", "5/s", 7, "first"};
+  query.defined_inline = inline_limit("first", "5/s", 7, "first");
   static_cast<void>(scene.ask(query, at(1s)));
   scene.fake.mode = FakeStore::Mode::grant;
   for (std::size_t i = 0; i <= LimitTable::kMaxInline; ++i) {
     const std::string bytes = std::to_string(i);
     Query other = scene.query("");
-    other.defined_inline = protocol::InlineLimit{"other", "9/s", 9, bytes};
+    other.defined_inline = inline_limit("other", "9/s", 9, bytes);
     static_cast<void>(scene.ask(other, at(1s)));
   }
   scene.decider->expire(at(2s));

@@ -23,7 +23,11 @@ config::Config config_of(const std::string& text) {
 protocol::InlineLimit definition(const std::string& name, const std::string& rate, std::string& encoded) {
   encoded =
       encode::map(2) + encode::str("name") + encode::str(name) + encode::str("rate") + encode::str(rate);
-  return {name, rate, std::nullopt, encoded};
+  protocol::InlineLimit limit;
+  limit.name = name;
+  limit.encoded = encoded;
+  limit.tiers[0].rate = rate;
+  return limit;
 }
 
 TEST_CASE("limit table: configured limits are found by their exact names") {
@@ -35,18 +39,18 @@ TEST_CASE("limit table: configured limits are found by their exact names") {
   CHECK(table.configured().size() == 2);
   const LimitPtr* api = table.find("api");
   REQUIRE(api != nullptr);
-  CHECK((*api)->name == "api");
-  CHECK((*api)->tag == "n3:api:");
-  CHECK((*api)->bucket.burst() == 200);
-  CHECK((*api)->on_failure == config::FailurePolicy::deny);
-  CHECK((*api)->deadline == 7ms);
-  CHECK((*table.find("b"))->deadline == 1s);
+  CHECK((*api)->name() == "api");
+  CHECK((*api)->base().tag == "n3:api:");
+  CHECK((*api)->base().definition->bucket().burst() == 200);
+  CHECK((*api)->on_failure() == config::FailurePolicy::deny);
+  CHECK((*api)->deadline() == 7ms);
+  CHECK((*table.find("b"))->deadline() == 1s);
   for (const char* unknown : {"", "ap", "apis", "API", "api ", "default"})
     CHECK(table.find(unknown) == nullptr);
   // In any order, and again.
   for (const char* name : {"api", "api", "b", "api", "none", "api", "b", "b"}) {
     const LimitPtr* found = table.find(name);
-    CHECK((found != nullptr ? (*found)->name : "none") == name);
+    CHECK((found != nullptr ? (*found)->name() : "none") == name);
   }
 }
 
@@ -57,11 +61,11 @@ TEST_CASE("limit table: a limit of an application is parsed once and then known 
   const std::string name = "checkout", rate = "100/s";
   const auto first = table.find_or_parse(definition(name, rate, encoded));
   REQUIRE(first);
-  CHECK((*first)->name == "checkout");
-  CHECK((*first)->tag == "i8:checkout:");
-  CHECK((*first)->bucket.burst() == 100);
-  CHECK((*first)->on_failure == config::FailurePolicy::allow);
-  CHECK((*first)->deadline == 7ms);
+  CHECK((*first)->name() == "checkout");
+  CHECK((*first)->base().tag == "i8:checkout:");
+  CHECK((*first)->base().definition->bucket().burst() == 100);
+  CHECK((*first)->on_failure() == config::FailurePolicy::allow);
+  CHECK((*first)->deadline() == 7ms);
   const auto again = table.find_or_parse(definition(name, rate, encoded));
   REQUIRE(again);
   CHECK(*again == *first);  // the same object
@@ -70,7 +74,7 @@ TEST_CASE("limit table: a limit of an application is parsed once and then known 
   const auto changed = table.find_or_parse(definition(name, other_rate, encoded));
   REQUIRE(changed);
   CHECK(*changed != *first);
-  CHECK((*changed)->tag == (*first)->tag);  // the same identity
+  CHECK((*changed)->base().tag == (*first)->base().tag);  // the same identity
 }
 
 TEST_CASE("limit table: a limit of an application never meets a configured one of that name") {
@@ -80,8 +84,8 @@ TEST_CASE("limit table: a limit of an application never meets a configured one o
   const std::string name = "api", rate = "5/s";
   const auto found = table.find_or_parse(definition(name, rate, encoded));
   REQUIRE(found);
-  CHECK((*found)->tag != (*table.find("api"))->tag);
-  CHECK((*found)->bucket.burst() == 5);
+  CHECK((*found)->base().tag != (*table.find("api"))->base().tag);
+  CHECK((*found)->base().definition->bucket().burst() == 5);
 }
 
 TEST_CASE("limit table: an own burst replaces the rate's count") {
@@ -90,10 +94,10 @@ TEST_CASE("limit table: an own burst replaces the rate's count") {
   std::string encoded;
   const std::string name = "n", rate = "5/s";
   auto with_burst = definition(name, rate, encoded);
-  with_burst.burst = 70;
+  with_burst.tiers[0].burst = 70;
   const auto found = table.find_or_parse(with_burst);
   REQUIRE(found);
-  CHECK((*found)->bucket.burst() == 70);
+  CHECK((*found)->base().definition->bucket().burst() == 70);
 }
 
 TEST_CASE("limit table: what is wrong with a definition is said, and it is not kept") {
@@ -110,10 +114,10 @@ TEST_CASE("limit table: what is wrong with a definition is said, and it is not k
   for (const std::int64_t burst : {std::int64_t{0}, std::int64_t{-1}, INT64_MAX}) {
     const std::string rate = "5/s";
     auto wrong = definition(name, rate, encoded);
-    wrong.burst = burst;
+    wrong.tiers[0].burst = burst;
     auto refused = table.find_or_parse(wrong);
     REQUIRE_FALSE(refused);
-    CHECK(refused.error().message.starts_with("limit: "));
+    CHECK(refused.error().message.starts_with("limit.burst: "));
   }
   CHECK(registry.decisions().empty());
 }
@@ -136,7 +140,7 @@ TEST_CASE("limit table: the 1024 newest definitions are kept, and a query keeps 
   const std::string one_more = "one more";
   REQUIRE(table.find_or_parse(definition(one_more, rate, encoded)));
   CHECK(held.use_count() == 2);  // the table has let go of it
-  CHECK(held->bucket.burst() == 5);
+  CHECK(held->base().definition->bucket().burst() == 5);
   CHECK(*table.find_or_parse(definition(oldest_name, rate, encoded)) != held);
 }
 

@@ -18,6 +18,7 @@ admin_socket = "/tmp/allowd-check.control"
 max_connections = 17
 max_keys = 1000
 deadline = "1500us"
+shadow = false
 
 [redis]
 url = "redis://user:s3cr3t@db.example:6380/3"
@@ -30,6 +31,9 @@ rate = "1000/day"
 burst = 5
 on_failure = "deny"
 deadline = "3ms"
+shadow = false
+scope = "host"
+refund = true
 
 [limits."quoted \\"name\\" \\\\ é"]
 rate = "5/10s"
@@ -42,12 +46,21 @@ def test_the_effective_config_is_printed_with_every_default(rack: Rack) -> None:
     done = rack.run("check", "--config", config)
     assert (done.returncode, done.stderr) == (0, "")
     assert tomllib.loads(done.stdout) == {
-        "agent": {"socket_mode": "0660", "max_connections": 1024, "max_keys": 262_144, "deadline": "20ms"},
+        "agent": {
+            "socket_mode": "0660",
+            "max_connections": 1024,
+            "max_keys": 262_144,
+            "deadline": "20ms",
+            "shadow": False,
+        },
         "limits": {
             "api": {
                 "algorithm": "token_bucket",
                 "rate": "100/s",
                 "burst": 100,
+                "shadow": False,
+                "scope": "global",
+                "refund": False,
                 "on_failure": "allow",
                 "deadline": "20ms",
             }
@@ -66,6 +79,9 @@ def test_what_was_configured_is_what_is_printed_less_the_password(rack: Rack) ->
     expected["limits"]['quoted "name" \\ é'] |= {
         "algorithm": "token_bucket",
         "burst": 5,
+        "shadow": False,
+        "scope": "global",
+        "refund": False,
         "on_failure": "allow",
         "deadline": "1500us",
     }
@@ -111,7 +127,7 @@ def test_check_opens_no_socket(rack: Rack) -> None:
         ('[limits.api]\nrate = "1/s"\nburst = "5"', 3, "limits.api.burst", ["integer from 1"]),
         ('[limits.api]\nrate = "1/day"\nburst = 1000000000000', 3, "limits.api.burst", ["too large"]),
         ('[limits.api]\nrate = "1/s"\non_failure = "maybe"', 3, "limits.api.on_failure", ['"allow" or "deny"']),
-        ('[limits.api]\nrate = "1/s"\nalgorithm = "gcra"', 3, "limits.api.algorithm", ['"token_bucket"']),
+        ('[limits.api]\nrate = "1/s"\nalgorithm = "gcra"', 3, "limits.api.algorithm", ['token_bucket']),
         ('[limits.api]\nrate = "1/s"\ndeadline = "20"', 3, "limits.api.deadline", ["needs a unit", "ms"]),
         ("[agent]\ndeadline = 20", 2, "agent.deadline", ["must be a string"]),
         ('[agent]\ndeadline = "0ms"', 2, "agent.deadline", ["longer than 0"]),

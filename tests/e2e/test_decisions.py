@@ -192,7 +192,7 @@ def test_more_inline_limits_than_are_cached_all_keep_their_state(client: Client)
         ("true as cost", ["api", "k", True], "bad_request"),
         ("a list as options", ["api", "k", 1, []], "bad_request"),
         ("an unknown option", ["api", "k", 1, {"deadline": 1}], "bad_request"),
-        ("an option of a later version", ["api", "k", 1, {"plan": "pro"}], "bad_request"),
+        ("an option of a later version", ["api", "k", 1, {"wait_us": 5}], "bad_request"),
         ("a number as option", ["api", "k", 1, {1: 1}], "bad_request"),
         ("a negative deadline", ["api", "k", 1, {"deadline_us": -1}], "bad_request"),
         ("text as deadline", ["api", "k", 1, {"deadline_us": "1s"}], "bad_request"),

@@ -27,7 +27,7 @@ burst = 3
 """
 ODD = 'odd "name" \\ {x="y"} é'
 HOUR = 3_600_000_000  # µs
-COMMANDS = ["help", "ping", "info", "stats", "limits", "key"]
+COMMANDS = ["help", "ping", "info", "stats", "limits", "key", "reset", "shards", "reload"]
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +51,7 @@ def test_info_has_the_described_fields(agent: Agent) -> None:
     info = agent.ask("info")
     assert re.fullmatch(r"\d+\.\d+\.\d+", info["version"])
     assert info["protocol"] == 1
-    assert info["features"] == []
+    assert info["features"] == ["plan", "force"]
     assert info["uptime_us"] > 0
     assert info["store"] == "memory"
     assert re.fullmatch(r"[0-9a-f]{16}", info["config_hash"])
@@ -168,8 +168,8 @@ def test_limits_lists_the_configured_limits_with_their_numbers(agent: Agent) -> 
     header, *lines = agent.admin("limits").splitlines()
     assert header.startswith("# ")
     assert len(lines) == 2
-    assert lines[0].split() == ['"api"', "10/h", "10", "1h", "deny", "7ms"]
-    assert lines[1].endswith(" 1/s 3 3s allow 20ms")
+    assert lines[0].split() == ['"api"', '""', *"token_bucket 10/h 10 1h no global deny 7ms 0 0".split()]
+    assert lines[1].endswith(" 1/s 3 3s no global allow 20ms 0 0")
 
 
 def test_key_shows_what_is_left_and_charges_nothing(agent: Agent) -> None:

@@ -78,7 +78,7 @@ TEST_CASE("admin session: answers come in the order of the commands, also when o
   scene.wait_for_questions(2);
   scene.fake.grant(scene.fake.asked[1], scene.loop.now());
   CHECK(admin.answer().starts_with("limit: \"open\"\nkey: \"user-2\"\n"));
-  CHECK(admin.answer().starts_with("# name rate"));
+  CHECK(admin.answer().starts_with("# name tier"));
 }
 
 TEST_CASE("admin session: a client that goes away while its question waits harms nobody") {

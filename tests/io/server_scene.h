@@ -183,9 +183,11 @@ struct ServerScene {
   stats::Registry registry;
   decide::LimitTable table{config, registry};
   FakeStore fake;
-  decide::Decider decider{fake, table, registry};
-  admin::Reporter reporter{"0.1.0", "00c0ffee00c0ffee", table, fake, registry, loop.now()};
-  admin::Commands commands{reporter, table, decider};
+  FakeStore host;
+  decide::Decider decider{fake, host, table, registry};
+  admin::ConfigStatus status{.hash = "00c0ffee00c0ffee", .generation = 1, .reload_error = ""};
+  admin::Reporter reporter{"0.1.0", status, table, fake, registry, loop.now()};
+  admin::Commands commands{reporter, table, decider, nullptr};
   std::optional<io::Server> server;
 };
 

@@ -97,8 +97,8 @@ TEST_CASE("client message: the agent reads a client's own limit") {
   const auto& defined = message.request.query.defined_inline;
   REQUIRE(defined.has_value());
   CHECK(defined->name == "checkout");
-  CHECK(defined->rate == "100/s");
-  CHECK(defined->burst == 70'000);
+  CHECK(defined->tiers[0].rate == "100/s");
+  CHECK(defined->tiers[0].burst == 70'000);
 }
 
 TEST_CASE("client message: the agent reads requests without params") {

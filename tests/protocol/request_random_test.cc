@@ -75,7 +75,8 @@ std::string broken_promise(const std::string& bytes) {
   if (query.key.size() > kMaxKeyBytes || query.limit.size() > kMaxLimitNameBytes) return "a cap was passed";
   const auto defined = query.defined_inline.value_or(InlineLimit{});
   if (defined.name.size() > kMaxLimitNameBytes) return "a cap was passed";
-  for (const std::string_view view : {query.key, query.limit, defined.name, defined.rate, defined.encoded}) {
+  for (const std::string_view view :
+       {query.key, query.limit, defined.name, defined.tiers[0].rate, defined.encoded}) {
     if (!is_inside(view, copy.span())) return "a view outside the bytes";
   }
   return "";
@@ -121,8 +122,9 @@ std::string meaning_of(const Message& message) {
   const Query& query = request.query;
   if (query.defined_inline) {
     text += " inline " + testing::to_hex(query.defined_inline->encoded) + " " +
-            testing::to_hex(query.defined_inline->name) + " " + testing::to_hex(query.defined_inline->rate) +
-            " " + std::to_string(query.defined_inline->burst.value_or(-1));
+            testing::to_hex(query.defined_inline->name) + " " +
+            testing::to_hex(query.defined_inline->tiers[0].rate) + " " +
+            std::to_string(query.defined_inline->tiers[0].burst.value_or(-1));
   } else {
     text += " limit " + testing::to_hex(query.limit);
   }

@@ -95,7 +95,7 @@ TEST_CASE("request: a nil burst means the default burst") {
   const std::string bytes = allow(2, table + str("k"));
   const Query query = read_query(bytes);
   REQUIRE(query.defined_inline.has_value());
-  CHECK_FALSE(query.defined_inline->burst.has_value());
+  CHECK_FALSE(query.defined_inline->tiers[0].burst.has_value());
 }
 
 TEST_CASE("request: a peek takes a cost but no options") {
@@ -180,8 +180,8 @@ TEST_CASE("request: str and bin of any width are accepted as method, limit, key,
     const Query defined = read_query(with_table);
     REQUIRE(defined.defined_inline.has_value());
     CHECK(defined.defined_inline->name == "n");
-    CHECK(defined.defined_inline->rate == "5/s");
-    CHECK(defined.defined_inline->burst == 8);
+    CHECK(defined.defined_inline->tiers[0].rate == "5/s");
+    CHECK(defined.defined_inline->tiers[0].burst == 8);
   }
 }
 
@@ -225,8 +225,8 @@ TEST_CASE("request: a limit that is brought along keeps its own bytes as its ide
   const Query query = read_query(bytes);
   REQUIRE(query.defined_inline.has_value());
   CHECK(query.defined_inline->name == "checkout");
-  CHECK(query.defined_inline->rate == "100/s");
-  CHECK(query.defined_inline->burst == 200);
+  CHECK(query.defined_inline->tiers[0].rate == "100/s");
+  CHECK(query.defined_inline->tiers[0].burst == 200);
   CHECK(query.defined_inline->encoded == table);
   CHECK(query.limit.empty());
   CHECK(query.key == "k");
@@ -240,14 +240,15 @@ TEST_CASE("request: what is wrong with a limit that is brought along is said") {
   refused(map(0), "a limit table needs a name");
   refused(map(1) + rate, "a limit table needs a name");
   refused(map(2) + str("name") + str("") + rate, "a limit table needs a name");
-  refused(map(1) + name, "a limit table needs a rate");
+  refused(map(1) + name, "a limit table needs a rate, or tiers");
   refused(map(2) + str("name") + integer(1) + rate, "limit.name must be a string");
   refused(map(2) + str("name") + nil() + rate, "limit.name must be a string");
   refused(map(2) + name + str("rate") + integer(100), "limit.rate must be a string like \"100/s\"");
   refused(map(2) + name + str("rate") + nil(), "limit.rate must be a string like \"100/s\"");
   refused(map(3) + name + rate + str("burst") + str("5"), "limit.burst must be an integer");
-  const std::string_view once = "a limit table takes name, rate and burst, each once";
-  refused(map(3) + name + rate + str("tiers") + array(0), once);
+  const std::string_view once =
+      "a limit table takes name, rate, burst, algorithm, align and tiers, each once";
+  refused(map(3) + name + rate + str("tiers") + array(0), "rate cannot stand beside tiers");
   refused(map(3) + name + rate + str("Burst") + integer(5), once);
   refused(map(3) + name + name + rate, once);
   refused(map(3) + name + rate + rate, once);
@@ -285,7 +286,7 @@ TEST_CASE("request: what is wrong with the options is said") {
   refused(str("x"), "options must be a table");
   refused(map(1) + integer(1) + integer(1), "an option's name must be a string");
   refused(map(1) + nil() + integer(1), "an option's name must be a string");
-  for (const char* later : {"plan", "force", "wait_us", "", "deadline", "deadline_us "})
+  for (const char* later : {"plans", "forced", "wait_us", "", "deadline", "deadline_us "})
     refused(map(1) + str(later) + integer(1), "unknown option");
   refused(map(1) + deadline + str("5"), "deadline_us must be an integer");
   refused(map(1) + deadline + encode::tagged(0xcb, 0, 8), "deadline_us must be an integer");
@@ -309,7 +310,7 @@ TEST_CASE("request: a deadline may be zero or beyond all bounds") {
 }
 
 TEST_CASE("request: a method that we do not have is unknown whatever its params are") {
-  for (const char* name : {"", "Allow", "allow ", "allow_many", "reserve", "refund", "nvim_get_api_info"}) {
+  for (const char* name : {"", "Allow", "allow ", "allow_many", "reserve", "refunds", "nvim_get_api_info"}) {
     check_refused(encode::request(integer(7), name, array(0)), ErrorCode::unknown_method,
                   "no such method on this socket");
     check_refused(encode::request(integer(7), name, map(1) + nil() + encode::boolean(false)),
@@ -485,7 +486,7 @@ TEST_CASE("request: one that reads well is refused all the same when it is over 
         2, map(2) + str("name") + str("n") + str("rate") + encode::str16(std::string(size, '1')) + str("k"));
   };
   const std::size_t around = with_rate(0).size();
-  CHECK(read_query(with_rate(kMaxRequestBytes - around)).defined_inline->rate.size() ==
+  CHECK(read_query(with_rate(kMaxRequestBytes - around)).defined_inline->tiers[0].rate.size() ==
         kMaxRequestBytes - around);
   check_ends(with_rate(kMaxRequestBytes - around + 1), ErrorCode::too_large, "request is over 8192 bytes");
 }
@@ -513,7 +514,7 @@ TEST_CASE("request: views point into the bytes that were handed in") {
   };
   CHECK(is_inside(query.key));
   CHECK(is_inside(query.defined_inline->name));
-  CHECK(is_inside(query.defined_inline->rate));
+  CHECK(is_inside(query.defined_inline->tiers[0].rate));
   CHECK(is_inside(query.defined_inline->encoded));
 }
 

@@ -53,8 +53,8 @@ void check_query(const json& line, const Query& query) {
   } else {
     REQUIRE(query.defined_inline.has_value());
     CHECK(query.defined_inline->name == limit.at("name").get<std::string>());
-    CHECK(query.defined_inline->rate == limit.at("rate").get<std::string>());
-    CHECK(query.defined_inline->burst == optional_integer(limit, "burst"));
+    CHECK(query.defined_inline->tiers[0].rate == limit.at("rate").get<std::string>());
+    CHECK(query.defined_inline->tiers[0].burst == optional_integer(limit, "burst"));
   }
   CHECK(to_hex(query.key) == line.at("key_hex").get<std::string>());
   CHECK(query.cost == line.at("cost").get<std::int64_t>());

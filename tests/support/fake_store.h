@@ -19,7 +19,7 @@ class FakeStore final : public store::Store {
 
   struct Asked {
     limiter::Operation operation;
-    limiter::TokenBucket bucket;
+    limiter::DefinitionPtr definition;
     std::string limit_tag;
     std::string key;
     std::int64_t cost;
@@ -33,19 +33,20 @@ class FakeStore final : public store::Store {
   bool by_overflow = false;
   limiter::Micros probe_in = std::chrono::milliseconds(250);
   std::vector<Asked> asked;
+  std::vector<std::string> reset_keys;
 
   // An answer as a store would give it when `used` units are missing afterwards.
   [[nodiscard]] store::Answer decided(const Asked& question, std::int64_t used,
                                       limiter::Verdict verdict = limiter::Verdict::ok) const {
     return {store::Answer::Status::decided, by_overflow,
-            question.bucket.describe(used, question.cost, verdict)};
+            question.definition->bucket().describe(used, question.cost, verdict)};
   }
   // Settles a question that was asked before.
   store::AnswerSink::Fate answer(const Asked& question, const store::Answer& answer, store::SteadyTime now) {
     return sink_->on_answer(question.ticket, answer, now);
   }
   store::AnswerSink::Fate grant(const Asked& question, store::SteadyTime now) {
-    return answer(question, decided(question, question.cost * question.bucket.unit()), now);
+    return answer(question, decided(question, question.cost * question.definition->bucket().unit()), now);
   }
   store::AnswerSink::Fate fail(const Asked& question, store::SteadyTime now) {
     return answer(question, {}, now);
@@ -54,14 +55,20 @@ class FakeStore final : public store::Store {
 
   void attach(store::AnswerSink& sink) override { sink_ = &sink; }
   store::Answer ask(const store::Question& question, store::SteadyTime now) override {
-    asked.push_back({question.operation, *question.bucket, std::string(question.limit_tag),
-                     std::string(question.key), question.cost, question.ticket, now});
+    asked.push_back({question.operation, question.definition->shared_from_this(),
+                     std::string(question.limit_tag), std::string(question.key), question.cost,
+                     question.ticket, now});
     if (mode == Mode::fail) return {};
     if (mode == Mode::later && !local) return {store::Answer::Status::promised, false, {}};
-    const bool fits = question.cost <= question.bucket->burst();
-    return decided(asked.back(), fits ? question.cost * question.bucket->unit() : 0,
+    const bool fits = question.cost <= question.definition->bucket().burst();
+    return decided(asked.back(), fits ? question.cost * question.definition->bucket().unit() : 0,
                    fits ? limiter::Verdict::ok : limiter::Verdict::never);
   }
+  void reset(const store::Question& question, std::function<void(bool)> done) override {
+    reset_keys.emplace_back(question.key);
+    done(available);
+  }
+  std::string describe_shards() const override { return "# name\nfake\n"; }
   std::string_view name() const override { return "fake"; }
   bool is_local() const override { return local; }
   bool is_available() const override { return available; }

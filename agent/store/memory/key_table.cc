@@ -30,8 +30,8 @@ KeyEntry* KeyTable::find(const KeyHash& hash) {
 }
 
 bool KeyTable::has_room(const KeyHash& hash, limiter::TimePoint now) {
-  if (size_ >= max_keys_) sweep_segment(segment_of(hash), now);
-  return size_ < max_keys_;
+  if (is_full()) sweep_segment(segment_of(hash), now);
+  return !is_full();
 }
 
 KeyEntry* KeyTable::insert(const KeyHash& hash, limiter::TimePoint now) {

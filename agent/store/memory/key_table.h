@@ -15,6 +15,7 @@
 // Errors     A full table says so; it never evicts on its own.
 #pragma once
 
+#include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -22,7 +23,7 @@
 #include <utility>
 #include <vector>
 
-#include "agent/limiter/token_bucket.h"
+#include "agent/limiter/definition.h"
 #include "agent/store/memory/gradual_growth.h"
 #include "tsl/robin_map.h"
 
@@ -31,11 +32,11 @@ namespace allowd::store {
 struct KeyHash {
   std::uint64_t low = 0;
   std::uint64_t high = 0;
-  bool operator==(const KeyHash&) const = default;
+  auto operator<=>(const KeyHash&) const = default;
 };
 
 struct KeyEntry {
-  limiter::BucketState state;
+  limiter::TierState state;
   limiter::TimePoint leaves_at{};  // full since a minute then: forgetting it changes no answer
 };
 
@@ -55,6 +56,14 @@ class KeyTable {
   void sweep(std::size_t segments, limiter::TimePoint now);
 
   [[nodiscard]] std::size_t size() const { return size_; }
+  // How many more keys fit.
+  [[nodiscard]] std::size_t room() const {
+    const std::size_t taken = size_ + places_elsewhere_;
+    return taken < max_keys_ ? max_keys_ - taken : 0;
+  }
+  [[nodiscard]] bool is_full() const { return room() == 0; }
+  // Something kept beside the table, in place of so many entries, has changed its size.
+  void take_places(std::size_t now, std::size_t before) { places_elsewhere_ += now - before; }
   [[nodiscard]] std::size_t max_keys() const { return max_keys_; }
   [[nodiscard]] std::size_t segments() const { return segments_.size(); }
   // The most entries that one insert ever had to move.
@@ -75,6 +84,7 @@ class KeyTable {
 
   std::size_t max_keys_;
   std::size_t size_ = 0;
+  std::size_t places_elsewhere_ = 0;
   std::size_t next_swept_ = 0;
   std::size_t longest_growth_step_ = 0;
   std::vector<Segment> segments_;

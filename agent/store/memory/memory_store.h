@@ -10,6 +10,7 @@
 
 #include <array>
 #include <cstdint>
+#include <map>
 #include <string>
 
 #include "agent/store/memory/key_table.h"
@@ -30,14 +31,22 @@ class MemoryStore final : public Store {
   // What `ask` does, at a shard time that the caller chooses.
   Answer decide(const Question& question, limiter::TimePoint now);
 
+  // Forgets all use of a key, whatever it was counted by.
+  void forget(const limiter::Definition& definition, std::string_view limit_tag, std::string_view key);
+
   // Forgets some of the keys that have been full for a minute. Call twice a second: each key is looked at
   // about once a minute, in steps of well under a millisecond. False: nothing is left to sweep.
   bool sweep(SteadyTime now);
-  [[nodiscard]] bool is_empty() const { return table_.size() == 0; }
+  [[nodiscard]] bool is_empty() const { return table_.size() == 0 && logs_.empty(); }
 
   [[nodiscard]] Answer ask(const Question& question, SteadyTime now) override {
     return decide(question, at(now));
   }
+  void reset(const Question& question, std::function<void(bool)> done) override {
+    forget(*question.definition, question.limit_tag, question.key);
+    done(true);
+  }
+  [[nodiscard]] std::string describe_shards() const override { return "# name\nmemory\n"; }
   [[nodiscard]] std::string_view name() const override { return "memory"; }
   [[nodiscard]] bool is_local() const override { return true; }
   [[nodiscard]] bool is_available() const override { return true; }
@@ -48,13 +57,35 @@ class MemoryStore final : public Store {
   [[nodiscard]] limiter::TimePoint at(SteadyTime now) const {
     return limiter::TimePoint{now.time_since_epoch() + epoch_offset_};
   }
-  [[nodiscard]] KeyHash hash(std::string_view limit_tag, std::string_view key) const;
+  // The stamps of a sliding_log, kept beside the table and counted as so many of its entries.
+  struct Log {
+    limiter::LogState stamps;
+    limiter::TimePoint leaves_at{};
+    std::size_t places = 0;
+  };
+  struct Overflow {
+    limiter::TierState state;
+    limiter::LogState stamps;
+  };
+
+  [[nodiscard]] std::uint64_t hash(std::string_view text) const;
+  [[nodiscard]] KeyHash hash(std::uint64_t seed, std::string_view key) const;
+  Answer decide_one(const Question& question, limiter::TimePoint now);
+  Answer decide_tiers(const Question& question, limiter::TimePoint now);
+  Answer decide_log(const Question& question, limiter::TimePoint now);
   Answer decide_by_overflow(const Question& question, limiter::TimePoint now);
+  [[nodiscard]] static limiter::TimePoint leaves_at(const limiter::TierState& state, limiter::TimePoint now,
+                                                    const limiter::Decision& decision);
+  static void keep(KeyEntry& entry, limiter::TimePoint now, const limiter::Decision& decision);
+  [[nodiscard]] bool has_room_for_log(std::size_t places, limiter::TimePoint now);
+  void sweep_logs(std::size_t count, limiter::TimePoint now);
 
   limiter::Micros epoch_offset_;
   std::array<unsigned char, 192> secret_;
   KeyTable table_;
-  tsl::robin_map<std::string, limiter::BucketState> overflow_;  // by limit tag
+  std::map<KeyHash, Log> logs_;  // a tree: it never has to be grown at one blow
+  KeyHash next_swept_log_{};
+  tsl::robin_map<std::string, Overflow> overflow_;  // by limit tag and tier
   std::uint64_t overflow_decisions_ = 0;
 };
 

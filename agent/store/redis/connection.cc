@@ -42,7 +42,9 @@ void Connection::on_connected() {
   if (auto done = std::exchange(on_open_, nullptr)) done();
 }
 
-void Connection::expect(OnReply on_reply) { expected_.push_back({std::move(on_reply), loop_.now()}); }
+void Connection::expect(OnReply on_reply, std::size_t replies_before) {
+  expected_.push_back({std::move(on_reply), loop_.now(), replies_before});
+}
 
 void Connection::flush() {
   if (stream_) stream_->write(outbox_);
@@ -61,6 +63,8 @@ std::size_t Connection::on_bytes(std::span<const std::byte> bytes) {
       break;
     } else if (expected_.empty()) {
       close({Error::Code::system, "the server broke the protocol: a reply that nobody asked for"});
+    } else if (expected_.front().replies_before > 0) {
+      --expected_.front().replies_before;
     } else {
       const OnReply on_reply = std::move(expected_.front().on_reply);
       expected_.pop_front();

@@ -34,7 +34,8 @@ class Connection final : public loop::StreamEvents {
 
   // The place to append one command to; `expect` says who gets its reply. Nothing leaves before `flush`.
   [[nodiscard]] ByteBuffer& outbox() { return outbox_; }
-  void expect(OnReply on_reply);
+  // `replies_before` come first and are of no interest.
+  void expect(OnReply on_reply, std::size_t replies_before = 0);
   void flush();
 
   // Ends the connection from this side, as if the peer had.
@@ -48,6 +49,7 @@ class Connection final : public loop::StreamEvents {
   struct Expected {
     OnReply on_reply;
     SteadyTime sent;
+    std::size_t replies_before;
   };
 
   void try_next_address(int last_status);

@@ -23,6 +23,8 @@ struct RedisEndpoint {
 
   // For people: no user, no password.
   [[nodiscard]] std::string display() const;
+
+  bool operator==(const RedisEndpoint&) const = default;
 };
 
 [[nodiscard]] Result<RedisEndpoint> parse_redis_url(std::string_view url);

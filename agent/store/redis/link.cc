@@ -41,6 +41,19 @@ std::optional<limiter::TimePoint> read_time(const Reply& reply) {
   return limiter::TimePoint{seconds(whole_seconds) + limiter::Micros{micros}};
 }
 
+// What INFO says of the server, or 0: an ACL may forbid it.
+int major_version_in(const Reply& reply) {
+  constexpr std::string_view kName = "redis_version:";
+  if (reply == nullptr || reply->type != REDIS_REPLY_STRING) return 0;
+  const std::string_view text = text_of(reply);
+  const std::size_t at = text.find(kName);
+  int version = 0;
+  if (at != std::string_view::npos) {
+    std::from_chars(text.data() + at + kName.size(), text.data() + text.size(), version);
+  }
+  return version;
+}
+
 }  // namespace
 
 Link::Link(loop::Loop& loop, Options options)
@@ -98,6 +111,9 @@ void Link::sign_in() {
   if (endpoint.db != 0) ask({"SELECT", std::to_string(endpoint.db)}, "select the database", accept);
   write_command(connection_->outbox(), {"CLIENT", "SETNAME", "allowd"});
   connection_->expect([](Reply) {});  // a courtesy to whoever lists clients; an ACL may forbid it
+  server_major_version_ = 0;
+  write_command(connection_->outbox(), {"INFO", "server"});
+  connection_->expect([this](const Reply& reply) { server_major_version_ = major_version_in(reply); });
   ask({"SCRIPT", "LOAD", options_.script}, "load the script", [this](const Reply& reply) {
     script_sha_ = text_of(reply);
     measure_clock(kClockRounds, [this] { come_up(); });

@@ -45,6 +45,9 @@ class Link {
   [[nodiscard]] Connection& connection() { return *connection_; }
   [[nodiscard]] const std::string& script_sha() const { return script_sha_; }
   [[nodiscard]] const ShardClock& clock() const { return clock_; }
+  // Whether this server has PEXPIRE NX, and so counters need no script.
+  [[nodiscard]] bool counts_without_script() const { return server_major_version_ >= 7; }
+  [[nodiscard]] const std::string& name() const { return name_; }
 
   // Loads the script anew, ahead of everything that is sent afterwards.
   void reload_script();
@@ -81,6 +84,7 @@ class Link {
   std::unique_ptr<Connection> draining_;  // stalled; kept for its late replies
   ShardClock clock_;
   std::string script_sha_;
+  int server_major_version_ = 0;  // 0: it does not say
   bool is_up_ = false;
   bool has_reported_down_ = false;
   std::uint64_t generation_ = 0;  // of connection_; an older one's end is not the link's

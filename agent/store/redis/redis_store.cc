@@ -6,6 +6,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "agent/store/redis/counter_call.h"
+#include "agent/store/redis/script.h"
+
 namespace allowd::store {
 namespace {
 
@@ -19,6 +22,13 @@ std::string_view first_word(std::string_view text) { return text.substr(0, text.
 // A server that answers so is the wrong one to ask: another must be found.
 bool is_wrong_server(std::string_view code) { return code == "READONLY" || code == "MASTERDOWN"; }
 
+// Whether the store has charged: a shadow limit's refusal has not, a passed question with a shadow tier has.
+bool has_passed(const limiter::Definition& definition, const limiter::Decision& decision) {
+  const bool is_watched =
+      decision.verdict == limiter::Verdict::shadow && definition.tiers()[decision.tier].shadow;
+  return decision.verdict == limiter::Verdict::ok || is_watched;
+}
+
 }  // namespace
 
 RedisStore::RedisStore(loop::Loop& loop, Options options)
@@ -28,7 +38,7 @@ RedisStore::RedisStore(loop::Loop& loop, Options options)
       max_growing_calls_(options.max_growing_calls),
       max_full_calls_(options.max_full_calls),
       link_(loop, [&] {
-        options.link.script = bucket_script();
+        options.link.script = decision_script();
         return std::move(options.link);
       }()) {
   link_.set_reminder([this, reported = std::uint64_t{0}]() mutable {
@@ -45,120 +55,161 @@ Answer RedisStore::ask(const Question& question, SteadyTime) {
   }
   key_.clear();
   append_redis_key(key_, prefix_, question.limit_tag, question.key);
-  open_call().add(question.operation, *question.bucket, key_, question.cost, question.ticket);
+  open_call(question.definition->shape())
+      .add(question.operation, *question.definition, key_, question.cost, question.ticket);
   ++questions_open_;
   ++questions_total_;
   return {Answer::Status::promised, false, {}};
 }
 
-BucketCall& RedisStore::open_call() {
-  if (waiting_.empty() || waiting_.back()->is_full()) waiting_.push_back(std::make_shared<BucketCall>());
-  return *waiting_.back();
+ScriptCall& RedisStore::open_call(limiter::Definition::Shape shape) {
+  ScriptCall*& open = open_[static_cast<std::size_t>(shape)];
+  if (open == nullptr || open->is_full()) {
+    waiting_.push_back(ScriptCall::make(shape));
+    open = waiting_.back().get();
+  }
+  return *open;
 }
 
-bool RedisStore::is_wanted(const BucketCall& call) const {
-  return std::any_of(call.items().begin(), call.items().end(), [this](const BucketCall::Item& item) {
+bool RedisStore::is_wanted(const ScriptCall& call) const {
+  return std::any_of(call.items().begin(), call.items().end(), [this](const ScriptCall::Item& item) {
     return item.ticket == kNobody || sink_->is_waiting(item.ticket);
   });
 }
 
 void RedisStore::flush() {
   if (!link_.is_up()) {
+    open_ = {};
     for (const Call& call : std::exchange(waiting_, {})) drop_unsent(*call);
     return;
   }
   for (const GiveBack& debt : std::exchange(owed_, {})) {
-    open_call().add(Operation::refund, debt.bucket, debt.redis_key, debt.cost, kNobody);
+    open_call(debt.definition->shape())
+        .add(Operation::refund, *debt.definition, debt.redis_key, debt.cost, kNobody);
     ++questions_open_;
     ++given_back_total_;
   }
   while (!waiting_.empty() && may_send(*waiting_.front())) {
     Call call = std::move(waiting_.front());
     waiting_.pop_front();
+    std::replace(open_.begin(), open_.end(), call.get(), static_cast<ScriptCall*>(nullptr));
     // Everybody may have been answered while it waited; asking now would charge for nothing.
     is_wanted(*call) ? send(std::move(call)) : drop_unsent(*call);
   }
   link_.connection().flush();
 }
 
-bool RedisStore::may_send(const BucketCall& call) {
+bool RedisStore::may_send(const ScriptCall& call) {
   // What is full gains nothing by waiting.
   return link_.connection().open_commands() < (call.is_full() ? max_full_calls_ : max_growing_calls_);
 }
 
 void RedisStore::send(Call call) {
   Connection& connection = link_.connection();
-  call->write(connection.outbox(), link_.script_sha(), link_.clock().at(loop_.now()));
   ++calls_total_;
-  connection.expect([this, call = std::move(call)](const Reply& reply) { on_reply(call, reply); });
+  const auto* counters =
+      link_.counts_without_script() ? dynamic_cast<const CounterCall*>(call.get()) : nullptr;
+  if (counters != nullptr && !counters->has_repeated()) {
+    const std::size_t before = counters->write_transaction(connection.outbox());
+    connection.expect([this, call = std::move(call)](const Reply& reply) { on_transaction(call, reply); },
+                      before);
+  } else {
+    call->write(connection.outbox(), link_.script_sha(), link_.clock().at(loop_.now()));
+    connection.expect([this, call = std::move(call)](const Reply& reply) { on_reply(call, reply); });
+  }
   link_.watch_for_stall();
 }
 
-void RedisStore::on_reply(const Call& call, const Reply& reply) {
+bool RedisStore::has_failed(const Call& call, const Reply& reply) {
   if (reply == nullptr) {
     lost_total_ += call->items().size();
-    return fail(*call);
-  }
-  if (!is_error(reply)) {
-    if (BucketCall::fits(*reply, call->items().size())) return settle(*call, *reply);
     fail(*call);
-    return link_.drop({Error::Code::system, "the script's answer is malformed"});
+    return true;
   }
+  if (!is_error(reply)) return false;
   const std::string_view code = first_word(text_of(reply));
-  if (code == "NOSCRIPT") return repeat(*call);
+  if (code == "NOSCRIPT") {
+    repeat(*call);
+    return true;
+  }
   count_error(text_of(reply));
   fail(*call);
   if (is_wrong_server(code)) link_.drop({Error::Code::retry_later, std::string(text_of(reply))});
+  return true;
 }
 
-void RedisStore::settle(BucketCall& call, const redisReply& reply) {
-  healed_total_ += BucketCall::healed(reply);
+void RedisStore::on_reply(const Call& call, const Reply& reply) {
+  if (has_failed(call, reply)) return;
+  if (!call->fits(*reply)) {
+    fail(*call);
+    return link_.drop({Error::Code::system, "the script's answer is malformed"});
+  }
+  healed_total_ += ScriptCall::healed(*reply);
+  settle(*call, call->answers(*reply));
+}
+
+void RedisStore::on_transaction(const Call& call, const Reply& reply) {
+  if (has_failed(call, reply)) return;
+  const auto answers = static_cast<const CounterCall&>(*call).transaction_answers(*reply);
+  if (answers.empty()) {
+    fail(*call);
+    return link_.drop({Error::Code::system, "the answer to EXEC is malformed"});
+  }
+  settle(*call, answers);
+}
+
+void RedisStore::settle(const ScriptCall& call, const std::vector<Answer>& answers) {
   if (!reported_error_.empty()) spdlog::info("redis: scripts succeed again");
   reported_error_.clear();
   for (std::size_t i = 0; i < call.items().size(); ++i) {
-    const BucketCall::Item& item = call.items()[i];
-    const Answer answer = call.answer(reply, i);
+    const ScriptCall::Item& item = call.items()[i];
+    const Answer& answer = answers[i];
+    if (answer.status == Answer::Status::promised) {
+      repeat(call, item);
+      continue;
+    }
     --questions_open_;
     if (answer.status == Answer::Status::failed) ++unknown_format_total_;
     if (item.ticket == kNobody) continue;
     const auto fate = sink_->on_answer(item.ticket, answer, loop_.now());
     const bool has_charged = answer.status == Answer::Status::decided && item.operation == Operation::take &&
-                             answer.decision.verdict == limiter::Verdict::ok && item.cost > 0;
+                             has_passed(call.definition(item), answer.decision) && item.cost > 0;
     if (fate == AnswerSink::Fate::refused_meanwhile && has_charged) owe(call, item);
   }
 }
 
-void RedisStore::owe(const BucketCall& call, const BucketCall::Item& item) {
+void RedisStore::owe(const ScriptCall& call, const ScriptCall::Item& item) {
   // As many as questions may be open: more cannot come late.
   if (owed_.size() >= max_questions_) return;
-  owed_.push_back({std::string(call.redis_key(item)), call.bucket(item), item.cost});
+  if (call.definition(item).shape() == limiter::Definition::Shape::counter) return;  // it counts refusals too
+  owed_.push_back({std::string(call.redis_key(item)), call.definition(item).shared_from_this(), item.cost});
 }
 
-void RedisStore::repeat(const BucketCall& call) {
+void RedisStore::repeat(const ScriptCall& call) {
   if (!link_.is_up()) return drop_unsent(call);  // nothing was charged
   ++script_reloads_total_;
   link_.reload_script();
-  for (const BucketCall::Item& item : call.items()) {
-    const bool is_wanted = item.ticket == kNobody || sink_->is_waiting(item.ticket);
-    if (is_wanted && !item.was_repeated) {
-      open_call().add(item.operation, call.bucket(item), call.redis_key(item), item.cost, item.ticket, true);
-    } else {
-      answer_failed(item);
-    }
-  }
+  for (const ScriptCall::Item& item : call.items()) repeat(call, item);
 }
 
-void RedisStore::answer_failed(const BucketCall::Item& item) {
+void RedisStore::repeat(const ScriptCall& call, const ScriptCall::Item& item) {
+  const bool is_wanted = item.ticket == kNobody || sink_->is_waiting(item.ticket);
+  if (!link_.is_up() || !is_wanted || item.was_repeated) return answer_failed(item);
+  open_call(call.definition(item).shape())
+      .add(item.operation, call.definition(item), call.redis_key(item), item.cost, item.ticket, true);
+}
+
+void RedisStore::answer_failed(const ScriptCall::Item& item) {
   --questions_open_;
   if (item.ticket != kNobody) static_cast<void>(sink_->on_answer(item.ticket, Answer{}, loop_.now()));
 }
 
-void RedisStore::fail(const BucketCall& call) {
-  for (const BucketCall::Item& item : call.items()) answer_failed(item);
+void RedisStore::fail(const ScriptCall& call) {
+  for (const ScriptCall::Item& item : call.items()) answer_failed(item);
 }
 
-void RedisStore::drop_unsent(const BucketCall& call) {
-  for (const BucketCall::Item& item : call.items()) {
+void RedisStore::drop_unsent(const ScriptCall& call) {
+  for (const ScriptCall::Item& item : call.items()) {
     if (item.ticket == kNobody) {
       owe(call, item);
       --given_back_total_;
@@ -174,6 +225,27 @@ void RedisStore::count_error(std::string_view text) {
   if (reported_error_ == code) return;  // one line per change of state
   reported_error_ = code;
   spdlog::warn("redis: scripts fail: {}; on_failure decides meanwhile", text);
+}
+
+void RedisStore::reset(const Question& question, std::function<void(bool)> done) {
+  if (!link_.is_up()) return done(false);
+  key_.clear();
+  append_redis_key(key_, prefix_, question.limit_tag, question.key);
+  Connection& connection = link_.connection();
+  flush();  // what was asked before is decided before
+  write_command(connection.outbox(), {"DEL", key_});
+  connection.expect(
+      [done = std::move(done)](const Reply& reply) { done(reply != nullptr && !is_error(reply)); });
+  connection.flush();
+}
+
+std::string RedisStore::describe_shards() const {
+  std::string text = "# url state scripts questions_open clock_uncertainty_us counter\n" + link_.name();
+  text += link_.is_up() ? " up " : " down ";
+  text += std::to_string(calls_total_) + " " + std::to_string(questions_open_) + " " +
+          std::to_string(link_.clock().uncertainty().count());
+  text += !link_.is_up() ? " unknown\n" : link_.counts_without_script() ? " multi\n" : " script\n";
+  return text;
 }
 
 limiter::Micros RedisStore::next_probe_in(SteadyTime now) const {

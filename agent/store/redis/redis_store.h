@@ -12,13 +12,14 @@
 //            A grant that comes after its asker was refused is given back, once.
 #pragma once
 
+#include <array>
 #include <deque>
 #include <map>
 #include <memory>
 #include <string>
 
-#include "agent/store/redis/bucket_script.h"
 #include "agent/store/redis/link.h"
+#include "agent/store/redis/script_call.h"
 #include "agent/store/store.h"
 
 namespace allowd::store {
@@ -41,6 +42,8 @@ class RedisStore final : public Store {
 
   void attach(AnswerSink& sink) override { sink_ = &sink; }
   [[nodiscard]] Answer ask(const Question& question, SteadyTime now) override;
+  void reset(const Question& question, std::function<void(bool)> done) override;
+  [[nodiscard]] std::string describe_shards() const override;
   [[nodiscard]] std::string_view name() const override { return "redis"; }
   [[nodiscard]] bool is_local() const override { return false; }
   [[nodiscard]] bool is_available() const override { return link_.is_up(); }
@@ -51,27 +54,34 @@ class RedisStore final : public Store {
   void flush();
 
  private:
-  using Call = std::shared_ptr<BucketCall>;
+  using Call = std::shared_ptr<ScriptCall>;
   struct GiveBack {
     std::string redis_key;
-    limiter::TokenBucket bucket;
+    limiter::DefinitionPtr definition;
     std::int64_t cost;
   };
+  static constexpr std::size_t kShapes = 4;
 
-  [[nodiscard]] BucketCall& open_call();
-  [[nodiscard]] bool may_send(const BucketCall& call);
+  // The call that gathers questions of that shape.
+  [[nodiscard]] ScriptCall& open_call(limiter::Definition::Shape shape);
+  [[nodiscard]] bool may_send(const ScriptCall& call);
   void send(Call call);
   void on_reply(const Call& call, const Reply& reply);
-  void settle(BucketCall& call, const redisReply& reply);
-  void repeat(const BucketCall& call);
+  void on_transaction(const Call& call, const Reply& reply);
+  // True when the reply was an error, which then has been seen to.
+  [[nodiscard]] bool has_failed(const Call& call, const Reply& reply);
+  void settle(const ScriptCall& call, const std::vector<Answer>& answers);
+  // Asks once more what has charged nothing: all of the call, or one question.
+  void repeat(const ScriptCall& call);
+  void repeat(const ScriptCall& call, const ScriptCall::Item& item);
   // The call was sent, and what it has charged is not known.
-  void fail(const BucketCall& call);
+  void fail(const ScriptCall& call);
   // The call was never sent.
-  void drop_unsent(const BucketCall& call);
-  void owe(const BucketCall& call, const BucketCall::Item& item);
-  void answer_failed(const BucketCall::Item& item);
+  void drop_unsent(const ScriptCall& call);
+  void owe(const ScriptCall& call, const ScriptCall::Item& item);
+  void answer_failed(const ScriptCall::Item& item);
   void count_error(std::string_view text);
-  [[nodiscard]] bool is_wanted(const BucketCall& call) const;
+  [[nodiscard]] bool is_wanted(const ScriptCall& call) const;
 
   loop::Loop& loop_;
   std::string prefix_;
@@ -80,7 +90,8 @@ class RedisStore final : public Store {
   std::size_t max_full_calls_;
   Link link_;
   AnswerSink* sink_ = nullptr;
-  std::deque<Call> waiting_;  // not sent yet; the last one may still take questions
+  std::deque<Call> waiting_;                 // not sent yet
+  std::array<ScriptCall*, kShapes> open_{};  // of those, the one that still takes questions of that shape
   std::size_t questions_open_ = 0;
   std::deque<GiveBack> owed_;  // to be sent once the link is up
   std::string key_;            // scratch

@@ -15,18 +15,17 @@ namespace {
 using namespace std::chrono_literals;
 using limiter::Micros;
 using limiter::Operation;
-using limiter::TokenBucket;
 using limiter::Verdict;
 using testing::make_bucket;
 using testing::shard_time;
 
-const std::string kTag = make_limit_tag('n', "api");
+const std::string kTag = make_limit_tag('n', "api", "");
 
-Answer ask(MemoryStore& store, const TokenBucket& bucket, Operation operation, std::string_view key,
-           std::int64_t cost, Micros now, std::string_view tag = kTag) {
-  return store.decide({operation, &bucket, tag, key, cost, 0}, shard_time(now));
+Answer ask(MemoryStore& store, const limiter::DefinitionPtr& bucket, Operation operation,
+           std::string_view key, std::int64_t cost, Micros now, std::string_view tag = kTag) {
+  return store.decide({operation, bucket.get(), tag, key, cost, 0}, shard_time(now));
 }
-Answer take(MemoryStore& store, const TokenBucket& bucket, std::string_view key, std::int64_t cost,
+Answer take(MemoryStore& store, const limiter::DefinitionPtr& bucket, std::string_view key, std::int64_t cost,
             Micros now) {
   return ask(store, bucket, Operation::take, key, cost, now);
 }
@@ -56,9 +55,9 @@ TEST_CASE("memory store: random questions are answered as the limiter answers th
 
 TEST_CASE("memory store: answers at once, from this host, and is always there") {
   MemoryStore store({});
-  const TokenBucket bucket = make_bucket(10, 1s, 10);
+  const limiter::DefinitionPtr bucket = make_bucket(10, 1s, 10);
   const SteadyTime now{5s};
-  const auto answer = store.ask({Operation::take, &bucket, kTag, "k", 1, 0}, now);
+  const auto answer = store.ask({Operation::take, bucket.get(), kTag, "k", 1, 0}, now);
   CHECK(answer.status == Answer::Status::decided);
   CHECK_FALSE(answer.by_overflow);
   CHECK(answer.decision.remaining == 9);
@@ -70,8 +69,8 @@ TEST_CASE("memory store: answers at once, from this host, and is always there") 
 
 TEST_CASE("memory store: the host's clock is offset to the epoch") {
   MemoryStore store({.max_keys = 16, .epoch_offset = 1h, .secret = {}});
-  const TokenBucket bucket = make_bucket(10, 1s, 10);
-  const auto taken = store.ask({Operation::take, &bucket, kTag, "k", 10, 0}, SteadyTime{0s});
+  const limiter::DefinitionPtr bucket = make_bucket(10, 1s, 10);
+  const auto taken = store.ask({Operation::take, bucket.get(), kTag, "k", 10, 0}, SteadyTime{0s});
   REQUIRE(taken.decision.verdict == Verdict::ok);
   // The same moment and a tenth of a second, told as shard time.
   CHECK(take(store, bucket, "k", 1, 1h + 100ms).decision.verdict == Verdict::ok);
@@ -80,7 +79,7 @@ TEST_CASE("memory store: the host's clock is offset to the epoch") {
 
 TEST_CASE("memory store: only a charge makes a key known") {
   MemoryStore store({.max_keys = 16, .epoch_offset = {}, .secret = {}});
-  const TokenBucket bucket = make_bucket(10, 1s, 10);
+  const limiter::DefinitionPtr bucket = make_bucket(10, 1s, 10);
   CHECK(ask(store, bucket, Operation::peek, "a", 1, 1s).decision.remaining == 10);
   CHECK(take(store, bucket, "a", 0, 1s).decision.remaining == 10);
   CHECK(take(store, bucket, "a", 11, 1s).decision.verdict == Verdict::never);
@@ -95,7 +94,7 @@ TEST_CASE("memory store: only a charge makes a key known") {
 
 // A store that has no room left: `count` keys that matter for an hour.
 void fill(MemoryStore& store, int count, Micros now) {
-  const TokenBucket slow = make_bucket(1, 1h, 1);
+  const limiter::DefinitionPtr slow = make_bucket(1, 1h, 1);
   for (int i = 0; i < count; ++i) {
     REQUIRE_FALSE(take(store, slow, "filler " + std::to_string(i), 1, now).by_overflow);
   }
@@ -104,7 +103,7 @@ void fill(MemoryStore& store, int count, Micros now) {
 TEST_CASE("memory store: keys that have no room share their limit's overflow bucket") {
   MemoryStore store({.max_keys = 32, .epoch_offset = {}, .secret = {}});
   fill(store, 32, 1s);
-  const TokenBucket bucket = make_bucket(10, 1s, 10);
+  const limiter::DefinitionPtr bucket = make_bucket(10, 1s, 10);
   const Answer first = take(store, bucket, "x", 6, 1s);
   CHECK(first.by_overflow);
   CHECK(first.decision.verdict == Verdict::ok);
@@ -115,14 +114,15 @@ TEST_CASE("memory store: keys that have no room share their limit's overflow buc
   CHECK(take(store, bucket, "y", 4, 1s).decision.verdict == Verdict::ok);
   CHECK(metric(store, "overflow_decisions_total") == 3);
 
-  const Answer other_limit = ask(store, bucket, Operation::take, "x", 10, 1s, make_limit_tag('n', "other"));
+  const Answer other_limit =
+      ask(store, bucket, Operation::take, "x", 10, 1s, make_limit_tag('n', "other", ""));
   CHECK(other_limit.by_overflow);
   CHECK(other_limit.decision.verdict == Verdict::ok);
 }
 
 TEST_CASE("memory store: keys that were there before it was full keep their own buckets") {
   MemoryStore store({.max_keys = 33, .epoch_offset = {}, .secret = {}});
-  const TokenBucket bucket = make_bucket(1, 1h, 10);
+  const limiter::DefinitionPtr bucket = make_bucket(1, 1h, 10);
   CHECK(take(store, bucket, "early", 3, 1s).decision.remaining == 7);
   fill(store, 32, 1s);
   CHECK(take(store, bucket, "late", 10, 1s).by_overflow);
@@ -134,7 +134,7 @@ TEST_CASE("memory store: keys that were there before it was full keep their own 
 TEST_CASE("memory store: a peek at a key that has no room shows what a charge would find") {
   MemoryStore store({.max_keys = 32, .epoch_offset = {}, .secret = {}});
   fill(store, 32, 1s);
-  const TokenBucket bucket = make_bucket(1, 1h, 10);
+  const limiter::DefinitionPtr bucket = make_bucket(1, 1h, 10);
   REQUIRE(take(store, bucket, "x", 10, 1s).by_overflow);
   const Answer peeked = ask(store, bucket, Operation::peek, "y", 1, 1s);
   const Answer taken = take(store, bucket, "y", 1, 1s);
@@ -146,7 +146,7 @@ TEST_CASE("memory store: a peek at a key that has no room shows what a charge wo
 
 TEST_CASE("memory store: room comes back when keys have been full for a minute") {
   MemoryStore store({.max_keys = 32, .epoch_offset = {}, .secret = {}});
-  const TokenBucket bucket = make_bucket(10, 1s, 10);
+  const limiter::DefinitionPtr bucket = make_bucket(10, 1s, 10);
   for (int i = 0; i < 32; ++i) static_cast<void>(take(store, bucket, "filler " + std::to_string(i), 10, 1s));
   CHECK(take(store, bucket, "late", 1, 1s + 1s + 1min - 1us).by_overflow);
   CHECK_FALSE(take(store, bucket, "late", 1, 1s + 1s + 1min).by_overflow);
@@ -159,7 +159,7 @@ void sweep_all(MemoryStore& store, Micros now) {
 
 TEST_CASE("memory store: sweeping drops only keys that have been full for a minute") {
   MemoryStore store({.max_keys = 10'000, .epoch_offset = {}, .secret = {}});
-  const TokenBucket bucket = make_bucket(10, 1s, 10);
+  const limiter::DefinitionPtr bucket = make_bucket(10, 1s, 10);
   for (int i = 0; i < 1000; ++i) static_cast<void>(take(store, bucket, std::to_string(i), 10, 0s));
   static_cast<void>(take(store, bucket, "half", 5, 0s));
   sweep_all(store, 1s + 1min - 1us);
@@ -174,18 +174,18 @@ TEST_CASE("memory store: whatever is asked, forgetting a key changes no answer")
   // Two stores get the same questions; one of them sweeps all the time.
   MemoryStore keeps({.max_keys = 10'000, .epoch_offset = {}, .secret = {}});
   MemoryStore sweeps({.max_keys = 10'000, .epoch_offset = {}, .secret = {}});
-  const std::vector<TokenBucket> buckets = {make_bucket(10, 1s, 10), make_bucket(1, 1min, 3),
-                                            make_bucket(1, 1s, 200)};
+  const std::vector<limiter::DefinitionPtr> buckets = {make_bucket(10, 1s, 10), make_bucket(1, 1min, 3),
+                                                       make_bucket(1, 1s, 200)};
   std::mt19937_64 random(3);
   const auto below = [&](std::uint64_t bound) { return static_cast<std::int64_t>(random() % bound); };
   Micros now = 1h;
   std::size_t fewest = 10'000;
   for (int step = 0; step < 20'000; ++step) {
     const auto number = static_cast<std::size_t>(below(40));
-    const TokenBucket& bucket = buckets[number % buckets.size()];
+    const limiter::DefinitionPtr& bucket = buckets[number % buckets.size()];
     const std::string key = std::to_string(number);
     const auto operation = static_cast<Operation>(below(4));
-    const std::int64_t cost = below(static_cast<std::uint64_t>(bucket.burst()) + 2);
+    const std::int64_t cost = below(static_cast<std::uint64_t>(bucket->bucket().burst()) + 2);
     const Answer kept = ask(keeps, bucket, operation, key, cost, now);
     const Answer swept = ask(sweeps, bucket, operation, key, cost, now);
     if (kept.decision != swept.decision) FAIL("step " << step << " differs");
@@ -198,7 +198,7 @@ TEST_CASE("memory store: whatever is asked, forgetting a key changes no answer")
 
 TEST_CASE("memory store: a limit that was lowered keeps its keys for as long as they have to wait") {
   MemoryStore store({.max_keys = 100, .epoch_offset = {}, .secret = {}});
-  const TokenBucket fast = make_bucket(100, 1s, 100), slow = make_bucket(1, 1min, 10);
+  const limiter::DefinitionPtr fast = make_bucket(100, 1s, 100), slow = make_bucket(1, 1min, 10);
   static_cast<void>(take(store, fast, "k", 100, 0s));
   CHECK(take(store, slow, "k", 1, 0s).decision.verdict == Verdict::limited);
   sweep_all(store, 5min);
@@ -208,12 +208,12 @@ TEST_CASE("memory store: a limit that was lowered keeps its keys for as long as 
 TEST_CASE("memory store: thousands of limits may overflow, those beyond share one bucket, and none is free") {
   MemoryStore store({.max_keys = 1, .epoch_offset = {}, .secret = {}});
   fill(store, 1, 1s);
-  const TokenBucket bucket = make_bucket(1, 1h, 1);
+  const limiter::DefinitionPtr bucket = make_bucket(1, 1h, 1);
   constexpr int kLimits = 5000;
   int admitted = 0;
   for (int round = 0; round < 2; ++round) {
     for (int i = 0; i < kLimits; ++i) {
-      const std::string tag = make_limit_tag('i', std::to_string(i));
+      const std::string tag = make_limit_tag('i', std::to_string(i), "");
       if (ask(store, bucket, Operation::take, "k", 1, 1s, tag).decision.verdict == Verdict::ok) ++admitted;
     }
   }
@@ -224,7 +224,7 @@ TEST_CASE("memory store: thousands of limits may overflow, those beyond share on
 TEST_CASE("memory store: growing is done in bounded steps, which it reports") {
   constexpr std::size_t kKeys = 100'000;
   MemoryStore store({.max_keys = kKeys, .epoch_offset = {}, .secret = {5, 6, 7, 8}});
-  const TokenBucket bucket = make_bucket(1, 1h, 1);
+  const limiter::DefinitionPtr bucket = make_bucket(1, 1h, 1);
   for (std::size_t i = 0; i < kKeys; ++i)
     REQUIRE_FALSE(take(store, bucket, std::to_string(i), 1, 1s).by_overflow);
   CHECK(metric(store, "memory_keys") == kKeys);
@@ -233,9 +233,9 @@ TEST_CASE("memory store: growing is done in bounded steps, which it reports") {
 }
 
 TEST_CASE("memory store: tags state their own length") {
-  CHECK(make_limit_tag('n', "api") == "n3:api:");
-  CHECK(make_limit_tag('i', "") == "i0::");
-  CHECK(make_limit_tag('n', "a:b") == "n3:a:b:");
+  CHECK(make_limit_tag('n', "api", "") == "n3:api:");
+  CHECK(make_limit_tag('i', "", "") == "i0::");
+  CHECK(make_limit_tag('n', "a:b", "") == "n3:a:b:");
 }
 
 }  // namespace

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: MIT
+#include "agent/store/redis/log_call.h"
+
+#include <algorithm>
+
+namespace allowd::store {
+
+void LogCall::write_arguments(ByteBuffer& out) const {
+  for (const Item& item : items()) {
+    const limiter::Rate rate = definition(item).log().rate();
+    write_bulk(out, letter_of(item.operation));
+    write_bulk(out, std::min(item.cost, limiter::kMaxUsed));
+    write_bulk(out, rate.count);
+    write_bulk(out, std::int64_t{rate.period.count()});
+  }
+}
+
+std::vector<Answer> LogCall::answers(const redisReply& reply) const {
+  std::vector<Answer> all;
+  all.reserve(items().size());
+  for (std::size_t i = 0; i < items().size(); ++i) {
+    const limiter::SlidingLog& log = definition(items()[i]).log();
+    const auto number = [&](std::size_t n) {
+      return std::int64_t{reply.element[kNumbersPerItem * i + n]->integer};
+    };
+    const auto time = [&](std::size_t n) { return limiter::TimePoint{limiter::Micros{number(n)}}; };
+    const std::int64_t passed = number(0), used = number(1);
+    const limiter::SlidingLog::Summary summary{used, time(2), time(3), time(4)};
+    all.emplace_back();
+    if ((passed != 0 && passed != 1) || used < 0) continue;  // of a newer version, or not our script
+    // A clock that stepped back counts as the time of the newest stamp, which leaves a window later.
+    const auto now = used > 0 ? std::max(asked_at(), summary.all_free - log.rate().period) : asked_at();
+    const auto verdict = passed == 1 ? limiter::Verdict::ok : limiter::Verdict::limited;
+    all.back() = {Answer::Status::decided, false,
+                  definition(items()[i]).judged(log.describe(summary, verdict, now))};
+  }
+  return all;
+}
+
+}  // namespace allowd::store
