@@ -134,11 +134,22 @@ class Decision:
 class Level(Protocol):
     """What is there at one time, while nothing is charged."""
 
-    remaining: int
-    reset_after: int  # 0: nothing is used
+    @property
+    def remaining(self) -> int: ...
+
+    @property
+    def reset_after(self) -> int:
+        """0: nothing is used."""
 
     def wait(self, cost: int) -> int:
         """Until `cost`, which is within the capacity, passes: 0 if now."""
+
+
+class BlurredLevel(Level, Protocol):
+    """Of an algorithm that a store may have to count in ticks."""
+
+    def earlier(self, by: int) -> BlurredLevel:
+        """At most what was there so long ago."""
 
 
 class State(Protocol):
@@ -164,6 +175,9 @@ class BucketLevel:
 
     def wait(self, cost: int) -> int:
         return max(0, math.ceil((self.used + cost - self.capacity) / self.refill))
+
+    def earlier(self, by: int) -> BucketLevel:
+        return replace(self, used=self.used + by * self.refill)
 
 
 @dataclass
@@ -282,6 +296,9 @@ class SlidingLevel:
         if self.current + cost <= self.capacity:  # passes in this window, or at its end
             return max(0, self._first_fit(self.previous, self.capacity - self.current - cost) - self.elapsed)
         return self.period + self._first_fit(self.current, self.capacity - cost) - self.elapsed
+
+    def earlier(self, by: int) -> SlidingLevel:
+        return replace(self, elapsed=max(0, self.elapsed - by))
 
     def _first_fit(self, previous: int, room: int) -> int:
         """The first microsecond e of a window with previous * (W - e) / W <= room, where room >= 0."""
@@ -416,10 +433,12 @@ class Oracle:
         for tier in self.limit.tiers:
             self._state(key, tier).charge(tier, now, cost)
 
-    def level(self, key: str, now: int) -> Level:
-        """Of the only tier."""
+    def level(self, key: str, now: int) -> BlurredLevel:
+        """Of the only tier, a bucket or a sliding window."""
         (tier,) = self.limit.tiers
-        return self._state(key, tier).level(tier, now)
+        level = self._state(key, tier).level(tier, now)
+        assert isinstance(level, BucketLevel | SlidingLevel)
+        return level
 
     def _ask(self, key: str, cost: int, now: int, charges: bool) -> Decision:
         tiers = self.limit.tiers

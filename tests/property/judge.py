@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: MIT
+"""Holds the answers of every store against the oracle and against each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from itertools import pairwise
+
+from histories import History
+from oracle import NEVER, Decision, JsonObject, Oracle
+from promises import broken_promise
+
+FIELDS = tuple(field.name for field in fields(Decision))
+_SOURCES = {"memory": "local", "redis": "store"}
+Answers = Sequence[JsonObject]
+
+
+@dataclass(frozen=True)
+class Disagreement:
+    step: int  # its index
+    what: str
+
+
+def first_disagreement(history: History, answers: Mapping[str, Answers]) -> Disagreement | None:
+    """`answers`: what each store ("memory", "redis") answered."""
+    verdicts = _tick_verdicts if history.tick > 1 else _exact_verdicts
+    found = [
+        problem
+        for store, given in answers.items()
+        for problem in (next(verdicts(history, store, given), None), next(_wrong_sources(history, store, given), None))
+        if problem
+    ]
+    found += [problem for pair in pairwise(answers.items()) if (problem := _difference(*pair))]
+    if found:
+        return min(found, key=lambda problem: problem.step)
+    for store, given in answers.items():
+        if (broken := broken_promise(history, given)) and history.tick == 1:
+            return Disagreement(len(history.steps) - 1, f"{store}: {broken}")
+    return None
+
+
+def _decision_fields(answer: JsonObject) -> JsonObject:
+    return {name: answer.get(name) for name in FIELDS}
+
+
+def _exact_verdicts(history: History, store: str, answers: Answers) -> Iterator[Disagreement]:
+    oracle = Oracle(history.limit)
+    for number, (step, answer) in enumerate(zip(history.steps, answers, strict=True)):
+        decision = oracle.answer(step)
+        if decision is None:
+            if answer != step:
+                yield Disagreement(number, f"{store}: the line of a changed limit comes back as {answer}")
+            continue
+        expected = asdict(decision)
+        wrong = {name: (answer.get(name), expected[name]) for name in FIELDS if answer.get(name) != expected[name]}
+        if wrong:
+            text = ", ".join(f"{name} {got} instead of {right}" for name, (got, right) in wrong.items())
+            yield Disagreement(number, f"{store}: {text}")
+
+
+def _wrong_sources(history: History, store: str, answers: Answers) -> Iterator[Disagreement]:
+    for number, (step, answer) in enumerate(zip(history.steps, answers, strict=True)):
+        if step["op"] != "limit" and answer.get("source") != _SOURCES[store]:
+            yield Disagreement(number, f"{store}: source {answer.get('source')}")
+
+
+def _difference(one: tuple[str, Answers], other: tuple[str, Answers]) -> Disagreement | None:
+    for number, (answer, another) in enumerate(zip(one[1], other[1], strict=True)):
+        if _decision_fields(answer) != _decision_fields(another):
+            return Disagreement(
+                number, f"{one[0]} and {other[0]} differ: {_decision_fields(answer)} != {_decision_fields(another)}"
+            )
+    return None
+
+
+def _tick_verdicts(history: History, store: str, answers: Answers) -> Iterator[Disagreement]:
+    """A limit that is counted in ticks: no answer earlier than exact, none more than a tick later.
+
+    The oracle follows: it charges what the agent admitted, and says exactly what that leaves.
+    """
+    oracle = Oracle(history.limit)
+    newest_charge: dict[str, int] = {}
+    for number, (step, answer) in enumerate(zip(history.steps, answers, strict=True)):
+        key, now, cost = step["key"], step["t"], step["cost"]
+        # Under a clock that steps back, waits count from the state's time, itself up to a tick before the charge's.
+        tolerance = history.tick * (2 if now < newest_charge.get(key, 0) else 1)
+        if problem := _tick_problem(oracle, step, answer, tolerance):
+            yield Disagreement(number, f"{store}: {problem}")
+            return  # what follows from a wrong state tells nothing
+        if cost > 0 and step["op"] != "peek" and answer["verdict"] == "ok":
+            newest_charge[key] = max(now, newest_charge.get(key, 0))
+
+
+def _tick_problem(oracle: Oracle, step: JsonObject, answer: JsonObject, tolerance: int) -> str:
+    """Judges one answer, and brings the oracle's state along."""
+    (tier,) = oracle.limit.tiers
+    key, now, cost = step["key"], step["t"], step["cost"]
+    asks = step["op"] in ("allow", "peek") and cost > 0
+    is_never = asks and cost > tier.capacity
+    refused = asks and answer["verdict"] != "ok"
+    before = oracle.level(key, now)
+    needed = before.wait(cost) if asks and not is_never else 0
+    if is_never and not refused:
+        return "admits a cost above the capacity"
+    if needed > 0 and not refused:
+        return f"admits {needed} us too early"
+    if step["op"] in ("refund", "force"):
+        oracle.decide(step["op"], key, cost, now)
+    elif step["op"] == "allow" and asks and not refused:
+        oracle.charge(key, cost, now)
+
+    after = oracle.level(key, now)
+    refusal = "shadow" if oracle.limit.shadow else "never" if is_never else "limited"
+    remaining = answer["remaining"]
+    more_needed = after.wait(remaining + 1) if remaining < tier.capacity else 0
+    ranges = {
+        "allowed": (not refused or oracle.limit.shadow,) * 2,
+        "limit": (tier.capacity,) * 2,
+        "remaining": (after.earlier(tolerance).remaining, after.remaining),
+        "retry_after_us": (NEVER, NEVER) if is_never else (needed, needed + tolerance) if refused else (0, 0),
+        "reset_after_us": (after.reset_after, after.reset_after + tolerance),
+        "verdict": (refusal if refused else "ok",) * 2,
+        "tier": ("", ""),
+        "window_us": (tier.window, tier.window + tier.tick),
+        "more_after_us": (more_needed, more_needed + tolerance),
+    }
+    for name, (least, most) in ranges.items():
+        if not least <= answer[name] <= most:
+            return f"{name} {answer[name]} instead of {least}" + (f" to {most}" if most != least else "")
+    if refused and not is_never and answer["retry_after_us"] == 0:
+        return "refuses without a wait"
+    return ""
