@@ -34,6 +34,12 @@ _JUMPS_US = (1, 2, 7, 999, 33_333, 1_000_000, 59_999_999, 3_600_000_000, 86_400_
 class History:
     limit: JsonObject
     steps: list[JsonObject]
+    expected: list[Decision | None]  # by the oracle; None where the limit changes
+
+    @classmethod
+    def answered(cls, limit: JsonObject, steps: list[JsonObject]) -> History:
+        oracle = Oracle(limit)
+        return cls(limit, steps, [oracle.answer(step) for step in steps])
 
     @property
     def tables(self) -> list[JsonObject]:
@@ -79,11 +85,12 @@ class _Author:
         keys = dice.sample(["a", "b", "é", "", "c d", "k" * 200], dice.randint(1, 4))
         now = dice.choice([0, 1, 1_700_000_000_000_000, dice.randrange(2 * 10**15)])
         steps: list[JsonObject] = []
+        expected: list[Decision | None] = []
         last = oracle.decide("peek", keys[0], 0, now)
         for _ in range(length):
             if len(tables) > 1 and dice.random() < 0.02:
                 steps.append({"op": "limit", "limit": dice.choice(tables)})
-                oracle.answer(steps[-1])
+                expected.append(oracle.answer(steps[-1]))
                 continue
             now = self._next_time(now, last)
             key = dice.choice(keys)
@@ -91,8 +98,9 @@ class _Author:
             steps.append(step)
             answered = oracle.answer(step)
             assert answered is not None
+            expected.append(answered)
             last = answered
-        return History(tables[0], steps)
+        return History(tables[0], steps, expected)
 
     # Limits
 

@@ -23,7 +23,7 @@ def broken_promise(history: History, answers: Sequence[JsonObject]) -> str:
         return ""
     admitted: dict[str, Admitted] = defaultdict(list)
     for step, answer in zip(history.steps, answers, strict=True):
-        if step["op"] == "allow" and answer["allowed"]:
+        if step["op"] == "allow" and step["cost"] > 0 and answer["allowed"]:
             admitted[step["key"]].append((step["t"], step["cost"]))
     for key, charges in admitted.items():
         for tier in limit.tiers:

@@ -30,7 +30,7 @@ sys.path[:0] = [str(_HERE), str(_HERE.parent / "e2e")]
 from agent import ReplayFailed, Replayer, default_binary  # noqa: E402
 from histories import ALGORITHMS, History, Wishes, random_history  # noqa: E402
 from judge import Answers, Disagreement, first_disagreement  # noqa: E402
-from oracle import JsonObject, Oracle  # noqa: E402
+from oracle import JsonObject  # noqa: E402
 from redis_server import RedisServer  # noqa: E402
 
 STORES = ("memory", "redis")
@@ -159,11 +159,10 @@ def _tell(bench: Bench, plan: Plan, number: int, history: History) -> str:
 
 def with_expectations(history: History) -> JsonObject:
     """As a line of cases/limits.jsonl."""
-    oracle = Oracle(history.limit)
-    steps = []
-    for step in history.steps:
-        decision = oracle.answer(step)
-        steps.append(step | ({"expect": asdict(decision)} if decision else {}))
+    steps = [
+        step | ({"expect": asdict(decision)} if decision else {})
+        for step, decision in zip(history.steps, history.expected, strict=True)
+    ]
     return {"id": "found", "why": "", "limit": history.limit, "steps": steps}
 
 
@@ -171,16 +170,16 @@ def shrunk(history: History, judge: Callable[[History], Disagreement | None]) ->
     """A history as short as can be found in time that still disagrees: a prefix, then ever fewer of its steps."""
     problem = judge(history)
     assert problem, "it has to disagree in the first place"
-    history = History(history.limit, history.steps[: problem.step + 1])
+    history = History.answered(history.limit, history.steps[: problem.step + 1])
     deadline = time.monotonic() + _SHRINK_SECONDS
     chunk = len(history.steps) // 2
     while chunk >= 1 and time.monotonic() < deadline:
         start = 0
         while start < len(history.steps) and time.monotonic() < deadline:
-            fewer = History(history.limit, history.steps[:start] + history.steps[start + chunk :])
+            fewer = History.answered(history.limit, history.steps[:start] + history.steps[start + chunk :])
             still = judge(fewer) if fewer.steps else None
             if still:
-                history = History(fewer.limit, fewer.steps[: still.step + 1])
+                history = History.answered(fewer.limit, fewer.steps[: still.step + 1])
             else:
                 start += chunk
         chunk //= 2
