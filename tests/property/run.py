@@ -18,10 +18,11 @@ import random
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
+from itertools import chain
 from pathlib import Path
 
 _HERE = Path(__file__).resolve().parent
@@ -38,17 +39,22 @@ _HISTORIES_PER_PROCESS = 20
 _SHRINK_SECONDS = 30.0
 
 
+Answering = Mapping[str, Future[list[list[JsonObject]]]]  # of each store, the answers to some histories
+Batch = Mapping[int, History]
+
+
 class Bench:
     """The stores, ready to be asked."""
 
     def __init__(self, replayers: Mapping[str, Replayer], redis: RedisServer | None) -> None:
         self._replayers = replayers
         self._redis = redis
-        self._threads = ThreadPoolExecutor(len(replayers))
+        self._threads = {store: ThreadPoolExecutor(1) for store in replayers}  # one replay at a time on each
 
-    def start(self, histories: Sequence[History]) -> dict[str, Future[list[list[JsonObject]]]]:
+    def start(self, histories: Sequence[History]) -> Answering:
         return {
-            store: self._threads.submit(replayer.answers, histories) for store, replayer in self._replayers.items()
+            store: self._threads[store].submit(replayer.answers, histories)
+            for store, replayer in self._replayers.items()
         }
 
     def judge_alone(self, history: History) -> Disagreement | None:
@@ -59,7 +65,7 @@ class Bench:
         return first_disagreement(history, answers)
 
     def leftovers(self) -> list[str]:
-        """The keys that a replay left behind, and whether each has a TTL."""
+        """The keys that replays left behind, and whether each has a TTL. Not while one is under way."""
         if self._redis is None:
             return []
         found = []
@@ -73,7 +79,8 @@ class Bench:
                     return found
 
     def close(self) -> None:
-        self._threads.shutdown()
+        for thread in self._threads.values():
+            thread.shutdown()
 
 
 def open_bench(cleanup: ExitStack, binary: Path, stores: Sequence[str]) -> Bench:
@@ -102,11 +109,11 @@ class Plan:
         dice = random.Random(f"{self.seed}/{number}")
         return random_history(dice, dice.randint(500, 2000), self.wishes)
 
-    def batches(self) -> Iterator[dict[int, History]]:
+    def batches(self) -> Iterator[Batch]:
         """Numbered histories, until there are steps enough."""
         number = steps = 0
         while steps < self.steps:
-            batch = {}
+            batch: dict[int, History] = {}
             while len(batch) < _HISTORIES_PER_PROCESS and steps < self.steps:
                 batch[number] = self.history(number)
                 steps += len(batch[number].steps)
@@ -118,39 +125,42 @@ class Failed(Exception):
     """A disagreement, told so that it can be repeated."""
 
 
-def run(bench: Bench, plan: Plan, report: Callable[[int], None] = lambda steps: None) -> int:
-    """Returns the number of steps that agreed; raises Failed."""
+def run(bench: Bench, batches: Iterable[Batch], seed: int, report: Callable[[int], None] = lambda steps: None) -> int:
+    """Returns the number of steps that agreed; raises Failed. The agent answers while the next batch is made."""
     agreed = 0
-    for batch in plan.batches():
-        _run_batch(bench, plan, batch)
-        agreed += sum(len(history.steps) for history in batch.values())
-        report(agreed)
+    waiting: tuple[Batch, Answering] | None = None
+    for batch in chain(batches, [None]):
+        started = (batch, bench.start(list(batch.values()))) if batch else None
+        if waiting:
+            _settle(bench, seed, *waiting)
+            agreed += sum(len(history.steps) for history in waiting[0].values())
+            report(agreed)
+        waiting = started
+    if leftovers := bench.leftovers():
+        raise Failed("keys were left behind: " + "; ".join(leftovers[:5]))
     return agreed
 
 
-def _run_batch(bench: Bench, plan: Plan, batch: Mapping[int, History]) -> None:
-    answering = bench.start(list(batch.values()))
+def _settle(bench: Bench, seed: int, batch: Batch, answering: Answering) -> None:
     try:
-        answers: dict[str, list[list[JsonObject]]] = {store: given.result() for store, given in answering.items()}
+        answers = {store: given.result() for store, given in answering.items()}
     except ReplayFailed as problem:
         for number, history in batch.items():
             if bench.judge_alone(history):
-                raise Failed(_tell(bench, plan, number, history)) from problem
-        raise Failed(f"histories {min(batch)} to {max(batch)} of seed {plan.seed} together: {problem}") from problem
+                raise Failed(_tell(bench, seed, number, history)) from problem
+        raise Failed(f"histories {min(batch)} to {max(batch)} of seed {seed} together: {problem}") from problem
     for place, (number, history) in enumerate(batch.items()):
         given: dict[str, Answers] = {store: of_store[place] for store, of_store in answers.items()}
-        if problem_found := first_disagreement(history, given):
+        if disagreement := first_disagreement(history, given):
             if bench.judge_alone(history):
-                raise Failed(_tell(bench, plan, number, history))
-            raise Failed(f"history {number} of seed {plan.seed}, only among others: {problem_found}")
-    if leftovers := bench.leftovers():
-        raise Failed("keys were left behind: " + "; ".join(leftovers[:5]))
+                raise Failed(_tell(bench, seed, number, history))
+            raise Failed(f"history {number} of seed {seed}, only among others: {disagreement}")
 
 
-def _tell(bench: Bench, plan: Plan, number: int, history: History) -> str:
+def _tell(bench: Bench, seed: int, number: int, history: History) -> str:
     short, problem = shrunk(history, bench.judge_alone)
     lines = [
-        f"history {number} of seed {plan.seed} disagrees at step {problem.step + 1}: {problem.what}",
+        f"history {number} of seed {seed} disagrees at step {problem.step + 1}: {problem.what}",
         "the shortest history found, with what the oracle expects:",
         json.dumps(with_expectations(short), ensure_ascii=False),
     ]
@@ -221,12 +231,9 @@ def main() -> int:
 
     with ExitStack() as cleanup:
         bench = open_bench(cleanup, arguments.bin, STORES if arguments.store == "both" else [arguments.store])
+        chosen = plan.batches() if arguments.only is None else [{arguments.only: plan.history(arguments.only)}]
         try:
-            if arguments.only is not None:
-                _run_batch(bench, plan, {arguments.only: plan.history(arguments.only)})
-                print("agreed")
-                return 0
-            agreed = run(bench, plan, report)
+            agreed = run(bench, chosen, plan.seed, report)
         except Failed as failure:
             print(f"\n{failure}")
             return 1

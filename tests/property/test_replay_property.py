@@ -39,4 +39,4 @@ def test_random_histories_come_out_alike_on_both_stores_and_in_rationals(bench: 
     algorithms = os.environ.get("PROPERTY_ALGORITHMS", "").split() or ALGORITHMS
     steps = int(os.environ.get("PROPERTY_STEPS", "200000"))
     plan = Plan(int(os.environ.get("PROPERTY_SEED", "1")), steps, Wishes(algorithms))
-    assert run(bench, plan) >= steps
+    assert run(bench, plan.batches(), plan.seed) >= steps
