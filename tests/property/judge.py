@@ -76,60 +76,73 @@ def _difference(one: tuple[str, Answers], other: tuple[str, Answers]) -> Disagre
     return None
 
 
+@dataclass(frozen=True)
+class _Blur:
+    """How far an answer may be from the exact one, in microseconds."""
+
+    early: int
+    late: int
+
+
 def _tick_verdicts(history: History, store: str, answers: Answers) -> Iterator[Disagreement]:
     """A limit that is counted in ticks: no answer earlier than exact, none more than a tick later.
 
     The oracle follows: it charges what the agent admitted, and says exactly what that leaves.
     """
     oracle = Oracle(history.limit)
+    is_bucket = oracle.limit.tiers[0].algorithm == "token_bucket"
     newest_charge: dict[str, int] = {}
+    went_back: set[str] = set()
     for number, (step, answer) in enumerate(zip(history.steps, answers, strict=True)):
         key, now, cost = step["key"], step["t"], step["cost"]
-        # Under a clock that steps back, waits count from the state's time, itself up to a tick before the charge's.
-        tolerance = history.tick * (2 if now < newest_charge.get(key, 0) else 1)
-        if problem := _tick_problem(oracle, step, answer, tolerance):
+        # A bucket's own time may be up to a tick before its last charge. Under a clock that steps back it counts as
+        # now there, where exact would count from the charge.
+        is_back = is_bucket and now < newest_charge.get(key, 0)
+        if is_back:
+            went_back.add(key)
+        blur = _Blur(early=history.tick if key in went_back else 0, late=history.tick * (2 if is_back else 1))
+        if problem := _tick_problem(oracle, step, answer, blur):
             yield Disagreement(number, f"{store}: {problem}")
             return  # what follows from a wrong state tells nothing
         if cost > 0 and step["op"] != "peek" and answer["verdict"] == "ok":
             newest_charge[key] = max(now, newest_charge.get(key, 0))
 
 
-def _tick_problem(oracle: Oracle, step: JsonObject, answer: JsonObject, tolerance: int) -> str:
+def _tick_problem(oracle: Oracle, step: JsonObject, answer: JsonObject, blur: _Blur) -> str:
     """Judges one answer, and brings the oracle's state along."""
     (tier,) = oracle.limit.tiers
     key, now, cost = step["key"], step["t"], step["cost"]
     asks = step["op"] in ("allow", "peek") and cost > 0
     is_never = asks and cost > tier.capacity
     refused = asks and answer["verdict"] != "ok"
-    before = oracle.level(key, now)
-    needed = before.wait(cost) if asks and not is_never else 0
+    needed = oracle.level(key, now).wait(cost) if asks and not is_never else 0
     if is_never and not refused:
         return "admits a cost above the capacity"
-    if needed > 0 and not refused:
+    if needed > blur.early and not refused:
         return f"admits {needed} us too early"
     if step["op"] in ("refund", "force"):
         oracle.decide(step["op"], key, cost, now)
     elif step["op"] == "allow" and asks and not refused:
         oracle.charge(key, cost, now)
 
+    def about(wait: int, least: int = 0) -> tuple[int, int]:
+        return max(least, wait - blur.early), wait + blur.late
+
     after = oracle.level(key, now)
     refusal = "shadow" if oracle.limit.shadow else "never" if is_never else "limited"
     remaining = answer["remaining"]
-    more_needed = after.wait(remaining + 1) if remaining < tier.capacity else 0
     ranges = {
         "allowed": (not refused or oracle.limit.shadow,) * 2,
         "limit": (tier.capacity,) * 2,
-        "remaining": (after.earlier(tolerance).remaining, after.remaining),
-        "retry_after_us": (NEVER, NEVER) if is_never else (needed, needed + tolerance) if refused else (0, 0),
-        "reset_after_us": (after.reset_after, after.reset_after + tolerance),
+        "remaining": (after.earlier(blur.late).remaining, min(tier.capacity, after.earlier(-blur.early).remaining)),
+        "retry_after_us": (NEVER, NEVER) if is_never else about(needed, least=1) if refused else (0, 0),
+        "reset_after_us": about(after.reset_after),
         "verdict": (refusal if refused else "ok",) * 2,
         "tier": ("", ""),
         "window_us": (tier.window, tier.window + tier.tick),
-        "more_after_us": (more_needed, more_needed + tolerance),
+        "more_after_us": about(after.wait(remaining + 1)) if remaining < tier.capacity else (0, 0),
     }
     for name, (least, most) in ranges.items():
         if not least <= answer[name] <= most:
             return f"{name} {answer[name]} instead of {least}" + (f" to {most}" if most != least else "")
-    if refused and not is_never and answer["retry_after_us"] == 0:
-        return "refuses without a wait"
     return ""

@@ -3,15 +3,19 @@
 
 from __future__ import annotations
 
+import itertools
 import random
+from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import asdict, replace
+from fractions import Fraction
 from typing import Any
 
 import pytest
 
 from histories import History, Wishes, random_history
 from judge import FIELDS, first_disagreement
-from oracle import JsonObject, Tier
+from oracle import JsonObject, Limit, Tier
 from promises import broken_promise
 from run import shrunk
 
@@ -50,6 +54,96 @@ def test_stores_that_differ_are_noticed_even_within_a_tick() -> None:
     redis[0] |= {"source": "store", "reset_after_us": redis[0]["reset_after_us"] + 1}
     found = first_disagreement(history, {"memory": memory, "redis": redis})
     assert found and "differ" in found.what
+
+
+class TickedBucket:
+    """One key's bucket whose use comes down once a tick, in integers: what a store has to do to be right.
+
+    `minds_the_part`: whether it asks, where use ends at empty or at full, what the part of a tick that has passed
+    since `last` would have brought back. One that does not starts anew from a time before now, and so too early.
+    """
+
+    def __init__(self, tier: Tier, minds_the_part: bool) -> None:
+        self._tier = tier
+        self._minds_the_part = minds_the_part
+        self._unit = tier.unit
+        self._back = tier.count * tier.unit * tier.tick // tier.period  # units in a tick
+        self._full = tier.capacity * tier.unit
+        self._exists = False
+        self._used = self._last = 0
+
+    def answer(self, step: JsonObject) -> JsonObject:
+        now = max(step["t"], self._last)
+        units = step["cost"] * self._unit
+        ticks = (now - self._last) // self._tier.tick
+        used, last = max(0, self._used - ticks * self._back), self._last + ticks * self._tier.tick
+        used, last = self._or_empty(used, last, now)
+        verdict, retry = "ok", 0
+        if units and step["op"] in ("allow", "peek") and used + units > self._full:
+            is_never = step["cost"] > self._tier.capacity
+            verdict = "never" if is_never else "limited"
+            retry = -1 if is_never else self._wait(used + units - self._full, last, now)
+        elif units and step["op"] != "peek" and (step["op"] != "refund" or self._exists):
+            if step["op"] == "allow":
+                used += units
+            elif step["op"] == "refund":
+                used, last = self._or_empty(max(0, used - units), last, now)
+            elif used < self._full + self._part(last, now):
+                used += units
+                if used >= self._full + self._part(last, now):
+                    used, last = self._full, now if self._minds_the_part else last
+            self._exists, self._used, self._last = True, used, last
+        remaining = max(0, self._full - used) // self._unit
+        return {
+            "allowed": verdict == "ok",
+            "limit": self._tier.capacity,
+            "remaining": remaining,
+            "retry_after_us": retry,
+            "reset_after_us": self._wait(used, last, now),
+            "verdict": verdict,
+            "source": "local",
+            "tier": "",
+            "window_us": self._wait(self._full, 0, 0),
+            "more_after_us": self._wait(used + (remaining + 1) * self._unit - self._full, last, now) if used else 0,
+        }
+
+    def _or_empty(self, used: int, last: int, now: int) -> tuple[int, int]:
+        return (used, last) if used > self._part(last, now) else (0, now)
+
+    def _part(self, last: int, now: int) -> Fraction:
+        return Fraction((now - last) * self._back, self._tier.tick) if self._minds_the_part else Fraction(0)
+
+    def _wait(self, units: int, last: int, now: int) -> int:
+        return last + -(-units // self._back) * self._tier.tick - now if units > 0 else 0
+
+
+def ticked_histories(count: int) -> Iterator[History]:
+    for seed in itertools.count():
+        history = random_history(random.Random(seed), 200, Wishes(["token_bucket"], max_tiers=1, shadow=False))
+        if history.tick > 1:
+            yield history
+            count -= 1
+        if not count:
+            return
+
+
+def ticked_disagreements(minds_the_part: bool) -> list[str]:
+    found = []
+    for history in ticked_histories(20):
+        (tier,) = Limit.of_table(history.limit).tiers
+        buckets: dict[str, TickedBucket] = defaultdict(lambda: TickedBucket(tier, minds_the_part))  # noqa: B023
+        answers = [step | buckets[step["key"]].answer(step) for step in history.steps]
+        if problem := first_disagreement(history, {"memory": answers}):
+            found.append(problem.what)
+    return found
+
+
+def test_a_bucket_in_ticks_is_agreed_with() -> None:
+    assert ticked_disagreements(minds_the_part=True) == []
+
+
+def test_a_bucket_in_ticks_that_answers_too_early_is_noticed() -> None:
+    assert len(ticked_disagreements(minds_the_part=False)) > 1
 
 
 @pytest.mark.parametrize(
