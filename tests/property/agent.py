@@ -6,7 +6,8 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,10 @@ def toml_of(limit: JsonObject) -> str:
     return f"[limits.{_LIMIT}]\n" + "".join(f"{name} = {_toml_value(value)}\n" for name, value in limit.items())
 
 
+def _lines_of(steps: Sequence[JsonObject]) -> str:
+    return "".join(json.dumps(step) + "\n" for step in steps)
+
+
 class Replayer:
     """Runs histories on one store: "memory", or the URL of a Redis."""
 
@@ -64,11 +69,26 @@ class Replayer:
             found.append([next(answered) for _ in history.steps])
         return found
 
+    @contextmanager
+    def under_way(self, history: History) -> Iterator[subprocess.Popen[str]]:
+        """A replay that has been given all lines and waits for more, so that its keys are there to look at."""
+        self._config.write_text(toml_of(history.limit))
+        with subprocess.Popen(self._command(), stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True) as process:
+            assert process.stdin
+            process.stdin.write(_lines_of(history.steps))
+            process.stdin.flush()
+            yield process
+            process.stdin.close()
+            assert process.wait(_SECONDS) == 0
+
+    def _command(self) -> list[str]:
+        return [
+            str(self._binary), "replay", "--config", str(self._config), "--limit", _LIMIT, "--store", self.store
+        ]  # fmt: skip
+
     def _replay(self, lines: Sequence[JsonObject]) -> list[JsonObject]:
-        command = [self._binary, "replay", "--config", self._config, "--limit", _LIMIT, "--store", self.store]
-        text = "".join(json.dumps(line) + "\n" for line in lines)
         done = subprocess.run(
-            [str(word) for word in command], input=text, capture_output=True, text=True, timeout=_SECONDS, check=False
+            self._command(), input=_lines_of(lines), capture_output=True, text=True, timeout=_SECONDS, check=False
         )
         if done.returncode != 0 or done.stderr:
             raise ReplayFailed(f"exit code {done.returncode}: {done.stderr.strip()}")

@@ -433,6 +433,10 @@ class Oracle:
         for tier in self.limit.tiers:
             self._state(key, tier).charge(tier, now, cost)
 
+    def reset_after(self, key: str, now: int) -> int:
+        """Until nothing is used on any tier."""
+        return max(self._state(key, tier).level(tier, now).reset_after for tier in self.limit.tiers)
+
     def level(self, key: str, now: int) -> BlurredLevel:
         """Of the only tier, a bucket or a sliding window."""
         (tier,) = self.limit.tiers

@@ -47,14 +47,14 @@ class Bench:
     """The stores, ready to be asked."""
 
     def __init__(self, replayers: Mapping[str, Replayer], redis: RedisServer | None) -> None:
-        self._replayers = replayers
-        self._redis = redis
+        self.replayers = replayers
+        self.redis = redis
         self._threads = {store: ThreadPoolExecutor(1) for store in replayers}  # one replay at a time on each
 
     def start(self, histories: Sequence[History]) -> Answering:
         return {
             store: self._threads[store].submit(replayer.answers, histories)
-            for store, replayer in self._replayers.items()
+            for store, replayer in self.replayers.items()
         }
 
     def judge_alone(self, history: History) -> Disagreement | None:
@@ -64,18 +64,17 @@ class Bench:
             return Disagreement(len(history.steps) - 1, str(problem))
         return first_disagreement(history, answers)
 
-    def leftovers(self) -> list[str]:
-        """The keys that replays left behind, and whether each has a TTL. Not while one is under way."""
-        if self._redis is None:
-            return []
-        found = []
-        with self._redis.client() as client:
-            cursor = "0"
+    def redis_keys(self) -> dict[bytes, int]:
+        """Every key, with its TTL in ms as PTTL tells it."""
+        found: dict[bytes, int] = {}
+        if self.redis is None:
+            return found
+        with self.redis.client() as client:
+            cursor = b"0"
             while True:
-                cursor_bytes, keys = client.call("SCAN", cursor, "COUNT", 1000)
-                cursor = cursor_bytes.decode()
-                found += [f"{key!r} with a TTL of {client.call('PTTL', key)} ms" for key in keys]
-                if cursor == "0":
+                cursor, keys = client.call("SCAN", cursor, "COUNT", 1000)
+                found |= {key: client.call("PTTL", key) for key in keys}
+                if cursor == b"0":
                     return found
 
     def close(self) -> None:
@@ -136,8 +135,8 @@ def run(bench: Bench, batches: Iterable[Batch], seed: int, report: Callable[[int
             agreed += sum(len(history.steps) for history in waiting[0].values())
             report(agreed)
         waiting = started
-    if leftovers := bench.leftovers():
-        raise Failed("keys were left behind: " + "; ".join(leftovers[:5]))
+    if left_behind := bench.redis_keys():
+        raise Failed(f"keys were left behind, with these TTLs in ms: {left_behind}")
     return agreed
 
 
