@@ -34,9 +34,7 @@ class Call(Generic[T]):
     def encode(self, msgids: List[int], left: float) -> bytes:
         """The requests under these ids. ``left``: the seconds until the deadline."""
         deadline_us = deadline_for_agent(left)
-        return b"".join(
-            [request.encode(msgid, deadline_us) for request, msgid in zip(self.requests, msgids)]
-        )
+        return b"".join([request.encode(msgid, deadline_us) for request, msgid in zip(self.requests, msgids)])
 
     def answer(self, reply: Reply) -> Union[T, AllowdError]:
         """What the reply says; a ProtocolError if it is none to this question."""
