@@ -511,3 +511,19 @@ def test_a_loop_that_takes_no_connection_leaves_it_to_the_policy(agent, socket_p
             assert is_degraded(await client.allow("api", "k"))
 
     asyncio.run(main())
+
+
+def test_msgids_go_round_and_pass_over_those_abandoned_or_in_flight():
+    async def main():
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        ours.setblocking(False)
+        connection = AsyncConnection(ours, asyncio.get_running_loop())
+        connection._msgid = 2**32 - 2
+        connection._abandoned = {0, 2}
+        connection._in_flight = {3: None}
+        assert connection._new_msgids(3) == [2**32 - 1, 1, 4]
+        connection._in_flight = {}
+        connection.close()
+        theirs.close()
+
+    asyncio.run(main())
