@@ -100,8 +100,7 @@ def refusal(name: str, decision: Decision) -> Refusal:
 
 
 def _has_numbers(decision: Decision) -> bool:
-    if decision.degraded:
-        return False
+    # Nor has a degraded one: it is allowed, or unavailable, with a limit of 0.
     return decision.limit > 0 or (not decision.allowed and decision.verdict != "unavailable")
 
 
