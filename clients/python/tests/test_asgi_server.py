@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import threading
 import time
+from pathlib import Path
 
 import pytest
 from fake_agent import PATIENCE
@@ -440,3 +441,23 @@ def test_of_two_middlewares_alike_one_asks(daemon):
         response = http.get("/")
         assert response.headers.get_list("RateLimit-Policy") == [f'"api";q=3;w={3 * DAY}']
         assert field(http.get("/"), "RateLimit")[1]["r"] == 1
+
+
+README = Path(__file__).resolve().parents[1] / "README.md"
+
+
+def test_the_example_of_the_readme(daemon, monkeypatch):
+    monkeypatch.setenv("ALLOWD_SOCKET", daemon.path)
+    [example] = [
+        block.partition("```")[0]
+        for block in README.read_text("utf-8").split("```python\n")
+        if "FastAPI(" in block.partition("```")[0]
+    ]
+    # Its default deadline is short for a busy machine.
+    example = example.replace("AsyncClient()", f'AsyncClient(timeout={PATIENCE}, fail="closed")')
+    module = {"__name__": "example"}
+    exec(compile(example, "README.md", "exec"), module)
+    with served(module["app"]) as http:
+        assert [http.post("/login").status_code for _ in range(3)] == [200, 200, 429]
+        assert http.get("/items/7").json() == {"item": 7, "remaining": 2}
+        assert "RateLimit" not in http.get("/health").headers
