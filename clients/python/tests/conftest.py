@@ -7,6 +7,7 @@ from typing import Callable, Iterator
 
 import pytest
 from fake_agent import PATIENCE, FakeAgent
+from on_a_loop import OnALoop
 
 import allowd
 
@@ -24,13 +25,23 @@ def agent(socket_path) -> Iterator[Callable[..., FakeAgent]]:
 
 
 @pytest.fixture
-def client(socket_path, agent) -> Iterator[Callable[..., allowd.Client]]:
+def blocking_client(socket_path, agent) -> Iterator[Callable[..., allowd.Client]]:
     """Makes clients, patient ones unless the test says otherwise, and closes them before the agents."""
+    yield from _maker(allowd.Client, socket_path)
+
+
+@pytest.fixture(params=[allowd.Client, OnALoop], ids=["blocking", "asyncio"])
+def client(request, socket_path, agent) -> Iterator[Callable[..., allowd.Client]]:
+    """The same, for what holds for both clients."""
+    yield from _maker(request.param, socket_path)
+
+
+def _maker(kind, socket_path):
     with contextlib.ExitStack() as stack:
 
         def make(**options):
             options.setdefault("timeout", PATIENCE)
-            return stack.enter_context(allowd.Client(socket_path, **options))
+            return stack.enter_context(kind(socket_path, **options))
 
         yield make
 

@@ -1,26 +1,20 @@
 # SPDX-License-Identifier: MIT
-"""The client against the real agent: set ALLOWD_BIN to the daemon's binary."""
+"""The clients against the real agent: set ALLOWD_BIN to the daemon's binary."""
 
 from __future__ import annotations
 
-import os
-import socket
-import subprocess
 import time
 
 import pytest
 from fake_agent import PATIENCE
+from on_a_loop import OnALoop
+from real_agent import RealAgent, needs_the_daemon
 
 import allowd
 
-ALLOWD_BIN = os.environ.get("ALLOWD_BIN")
+pytestmark = needs_the_daemon
 
-pytestmark = pytest.mark.skipif(not ALLOWD_BIN, reason="ALLOWD_BIN names no daemon")
-
-CONFIG = """
-[agent]
-socket = "{socket}"
-
+LIMITS = """
 [limits.api]
 rate = "10/s"
 burst = 10
@@ -31,42 +25,17 @@ burst = 3
 """
 
 
-@pytest.fixture(scope="module")
-def daemon(tmp_path_factory) -> str:
-    """The socket path of a running daemon with the limits above and the memory store."""
-    directory = tmp_path_factory.mktemp("allowd")
-    path = str(directory / "allowd.sock")
-    config = directory / "allowd.toml"
-    config.write_text(CONFIG.format(socket=path))
-    log = open(directory / "allowd.log", "wb")
-    process = subprocess.Popen([ALLOWD_BIN, "--config", str(config)], stdout=log, stderr=log)
-    try:
-        give_up = time.monotonic() + PATIENCE
-        while not _listens(path):
-            assert process.poll() is None, (directory / "allowd.log").read_text()
-            assert time.monotonic() < give_up, "the daemon does not listen"
-            time.sleep(0.02)
-        yield path
-        assert process.poll() is None, (directory / "allowd.log").read_text()
-    finally:
-        process.terminate()
-        try:
-            process.wait(PATIENCE)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-        log.close()
-
-
-def _listens(path: str) -> bool:
-    with socket.socket(socket.AF_UNIX) as sock:
-        return sock.connect_ex(path) == 0
-
-
 @pytest.fixture
-def client(daemon):
+def daemon(tmp_path) -> str:
+    """The socket path of a running daemon with the limits above."""
+    with RealAgent(tmp_path, LIMITS) as agent:
+        yield agent.path
+
+
+@pytest.fixture(params=[allowd.Client, OnALoop], ids=["blocking", "asyncio"])
+def client(request, daemon):
     # Fails closed, so that a decision which the agent did not make is never taken for "allowed".
-    with allowd.Client(daemon, timeout=PATIENCE, fail="closed") as client:
+    with request.param(daemon, timeout=PATIENCE, fail="closed") as client:
         yield client
 
 

@@ -43,7 +43,7 @@ def test_an_agent_restarted_between_two_calls_is_not_noticed(agent, client):
     assert c.degraded_total == 0
 
 
-def test_all_idle_connections_go_with_a_stale_one(agent, client):
+def test_all_idle_connections_go_with_a_stale_one(agent, blocking_client):
     all_there = threading.Barrier(4)
 
     def script(peer):
@@ -53,7 +53,7 @@ def test_all_idle_connections_go_with_a_stale_one(agent, client):
         peer.wait_for_close()
 
     fake = agent(script)
-    c = client()
+    c = blocking_client()
     start_together(4, lambda _: c.allow("api", "k"))
     assert len(c._here().pool._idle) == 4
     fake.stop()
@@ -62,12 +62,12 @@ def test_all_idle_connections_go_with_a_stale_one(agent, client):
     assert len(c._here().pool._idle) == 1
 
 
-def test_a_stale_connection_is_replaced_once(agent, client):
+def test_a_stale_connection_is_replaced_once(agent, blocking_client):
     def slam(peer):
         pass
 
     fake = agent(answers_once, slam)
-    c = client()
+    c = blocking_client()
     assert not c.allow("api", "k").degraded
     wait_until_closed_by_peer(c)
     assert is_degraded(c.allow("api", "k"))

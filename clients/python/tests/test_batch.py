@@ -10,7 +10,7 @@ from expectations import BRIEF, is_degraded
 from fake_agent import LIMITED, OK, PATIENCE, answers, silent
 
 import allowd
-from allowd.client import MAX_BATCH
+from allowd.call import MAX_BATCH
 from allowd.connection import MAX_ABANDONED
 
 

@@ -10,7 +10,7 @@ from expectations import is_degraded
 from fake_agent import LIMITED, OK, PATIENCE, answers
 
 import allowd
-from allowd.client import _deadline_for_agent
+from allowd.call import deadline_for_agent
 
 
 def test_allow_gives_the_agents_decision(agent, client):
@@ -34,7 +34,7 @@ def test_allow_sends_limit_key_cost_and_what_is_left_of_the_deadline(agent, clie
     [(2.0, 1_995_000), (0.05, 45_000), (0.01, 9_000), (0.00001, 9), (0.000001, 1), (0.0, 1), (-1.0, 1)],
 )
 def test_a_tenth_but_at_most_5_ms_is_kept_for_the_way_back(left, deadline_us):
-    assert _deadline_for_agent(left) == deadline_us
+    assert deadline_for_agent(left) == deadline_us
 
 
 def test_the_default_deadline_is_50_ms(agent, socket_path):

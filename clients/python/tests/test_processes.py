@@ -15,7 +15,7 @@ from fake_agent import LIMITED, OK, PATIENCE, answers, answers_once, silent
 import allowd
 
 
-def test_threads_get_their_own_answers(agent, client):
+def test_threads_get_their_own_answers(agent, blocking_client):
     def echo(peer):
         while True:
             request = peer.request()
@@ -24,13 +24,13 @@ def test_threads_get_their_own_answers(agent, client):
             peer.reply(request, [True, 10, request[3][2]] + OK[3:])
 
     fake = agent(echo)
-    c = client()
+    c = blocking_client()
     results = start_together(8, lambda i: [c.allow("api", "k", 1000 * i + n).remaining for n in range(100)])
     assert results == [[1000 * i + n for n in range(100)] for i in range(8)]
     assert 1 <= fake.connections <= 8
 
 
-def test_a_slow_answer_of_one_thread_does_not_hold_up_another(agent, client, eventually):
+def test_a_slow_answer_of_one_thread_does_not_hold_up_another(agent, blocking_client, eventually):
     def slow(peer):
         request = peer.request()
         assert peer.agent.released.wait(PATIENCE)
@@ -38,7 +38,7 @@ def test_a_slow_answer_of_one_thread_does_not_hold_up_another(agent, client, eve
         peer.wait_for_close()
 
     fake = agent(slow, answers())
-    c = client()
+    c = blocking_client()
     decisions = []
     thread = threading.Thread(target=lambda: decisions.append(c.allow("api", "slow")))
     thread.start()
@@ -49,7 +49,7 @@ def test_a_slow_answer_of_one_thread_does_not_hold_up_another(agent, client, eve
     assert decisions == [allowd.Decision(*LIMITED)]
 
 
-def test_no_more_connections_are_kept_than_max_idle(agent, client, eventually):
+def test_no_more_connections_are_kept_than_max_idle(agent, blocking_client, eventually):
     all_there = threading.Barrier(4)
 
     def script(peer):
@@ -59,7 +59,7 @@ def test_no_more_connections_are_kept_than_max_idle(agent, client, eventually):
         peer.wait_for_close()
 
     fake = agent(script)
-    c = client(max_idle=1)
+    c = blocking_client(max_idle=1)
     start_together(4, lambda _: c.allow("api", "k"))
     assert fake.connections == 4
     eventually(lambda: len(fake.client_closed) == 3)
@@ -90,9 +90,11 @@ def is_open(descriptor: int, inode: int) -> bool:
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 class TestFork:
-    def test_a_child_opens_its_own_connection_and_leaves_the_parents_alone(self, agent, client, eventually):
+    def test_a_child_opens_its_own_connection_and_leaves_the_parents_alone(
+        self, agent, blocking_client, eventually
+    ):
         fake = agent(answers(OK), answers(LIMITED))
-        c = client()
+        c = blocking_client()
         assert c.allow("api", "parent") == allowd.Decision(*OK)
 
         def child():
@@ -104,9 +106,9 @@ class TestFork:
         assert c.allow("api", "parent") == allowd.Decision(*OK)
         assert fake.connections == 2
 
-    def test_a_child_closes_what_it_inherited_at_its_first_call(self, agent, client):
+    def test_a_child_closes_what_it_inherited_at_its_first_call(self, agent, blocking_client):
         agent(answers())
-        c = client()
+        c = blocking_client()
         c.allow("api", "parent")
         [idle] = c._here().pool._idle
 
@@ -119,7 +121,7 @@ class TestFork:
         in_a_child(child)
 
     def test_a_fork_during_a_call_shares_neither_its_connection_nor_its_answer(
-        self, agent, client, eventually
+        self, agent, blocking_client, eventually
     ):
         def slow(peer):
             request = peer.request()
@@ -128,7 +130,7 @@ class TestFork:
             peer.wait_for_close()
 
         fake = agent(slow, answers(OK))
-        c = client()
+        c = blocking_client()
         decisions = []
         thread = threading.Thread(target=lambda: decisions.append(c.allow("api", "parent")))
         thread.start()
@@ -146,9 +148,9 @@ class TestFork:
         thread.join(PATIENCE)
         assert decisions == [allowd.Decision(*LIMITED)]
 
-    def test_a_lock_held_at_the_fork_does_not_hold_the_child(self, agent, client):
+    def test_a_lock_held_at_the_fork_does_not_hold_the_child(self, agent, blocking_client):
         agent(answers())
-        c = client()
+        c = blocking_client()
         c.allow("api", "parent")
         here = c._here()
 
@@ -158,9 +160,9 @@ class TestFork:
         with here.pool._lock, here.breaker._lock, here._lock:
             in_a_child(child)
 
-    def test_a_child_starts_with_a_closed_breaker(self, agent, client):
+    def test_a_child_starts_with_a_closed_breaker(self, agent, blocking_client):
         agent(silent, answers())
-        c = client(breaker=allowd.Breaker(threshold=1, open_for=3600.0))
+        c = blocking_client(breaker=allowd.Breaker(threshold=1, open_for=3600.0))
         assert is_degraded(c.allow("api", "parent", timeout=BRIEF))
         assert is_degraded(c.allow("api", "parent"))
 
@@ -169,9 +171,9 @@ class TestFork:
 
         in_a_child(child)
 
-    def test_a_closed_client_stays_closed_in_the_child(self, agent, client):
+    def test_a_closed_client_stays_closed_in_the_child(self, agent, blocking_client):
         agent(answers())
-        c = client()
+        c = blocking_client()
         c.close()
 
         def child():
@@ -185,12 +187,12 @@ class Interruption(Exception):
     pass
 
 
-def test_a_call_interrupted_from_outside_leaves_no_connection_behind(agent, client, eventually):
+def test_a_call_interrupted_from_outside_leaves_no_connection_behind(agent, blocking_client, eventually):
     def interrupt(*_):
         raise Interruption
 
     fake = agent(silent, answers())
-    c = client(breaker=allowd.Breaker(threshold=1))
+    c = blocking_client(breaker=allowd.Breaker(threshold=1))
     before = signal.signal(signal.SIGALRM, interrupt)
     try:
         signal.setitimer(signal.ITIMER_REAL, 0.3)
@@ -204,9 +206,9 @@ def test_a_call_interrupted_from_outside_leaves_no_connection_behind(agent, clie
     assert fake.connections == 2
 
 
-def test_a_restored_SIGPIPE_does_not_end_the_process(agent, client):
+def test_a_restored_SIGPIPE_does_not_end_the_process(agent, blocking_client):
     fake = agent(answers_once)
-    c = client()
+    c = blocking_client()
     before = signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     try:
         assert not c.allow("api", "k").degraded
@@ -217,9 +219,9 @@ def test_a_restored_SIGPIPE_does_not_end_the_process(agent, client):
     assert fake.connections == 2
 
 
-def test_close_closes_and_a_closed_client_is_an_error(agent, client, eventually):
+def test_close_closes_and_a_closed_client_is_an_error(agent, blocking_client, eventually):
     fake = agent(answers())
-    c = client()
+    c = blocking_client()
     c.allow("api", "k")
     c.close()
     c.close()
@@ -230,7 +232,7 @@ def test_close_closes_and_a_closed_client_is_an_error(agent, client, eventually)
         assert not isinstance(caught.value, allowd.Unavailable)
 
 
-def test_close_during_a_call_lets_it_end_and_then_closes_its_connection(agent, client, eventually):
+def test_close_during_a_call_lets_it_end_and_then_closes_its_connection(agent, blocking_client, eventually):
     def slow(peer):
         request = peer.request()
         assert peer.agent.released.wait(PATIENCE)
@@ -238,7 +240,7 @@ def test_close_during_a_call_lets_it_end_and_then_closes_its_connection(agent, c
         peer.wait_for_close()
 
     fake = agent(slow)
-    c = client()
+    c = blocking_client()
     decisions = []
     thread = threading.Thread(target=lambda: decisions.append(c.allow("api", "k")))
     thread.start()

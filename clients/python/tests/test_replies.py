@@ -68,7 +68,7 @@ def test_only_unknown_ids_are_a_time_out(agent, client):
         client().ping(timeout=BRIEF)
 
 
-def test_an_answer_that_lies_ready_counts_even_after_the_deadline(agent, client, monkeypatch):
+def test_an_answer_that_lies_ready_counts_even_after_the_deadline(agent, blocking_client, monkeypatch):
     replied = threading.Event()
 
     def script(peer):
@@ -77,7 +77,7 @@ def test_an_answer_that_lies_ready_counts_even_after_the_deadline(agent, client,
         peer.wait_for_close()
 
     agent(script)
-    c = client()
+    c = blocking_client()
     send = Connection._send
 
     def send_and_sleep_through_the_deadline(self, *args, **kwargs):

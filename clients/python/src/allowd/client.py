@@ -3,53 +3,30 @@
 
 from __future__ import annotations
 
-import logging
-import math
 import os
-import threading
 import time
-from typing import (
-    Any,
-    Callable,
-    Dict,
-    Generic,
-    Iterable,
-    List,
-    Mapping,
-    NoReturn,
-    Optional,
-    Sequence,
-    Tuple,
-    TypeVar,
-    Union,
-)
+from typing import Any, Dict, Iterable, List, Optional, Tuple, TypeVar, Union
 
 from .breaker import Breaker, Outcome
-from .connection import Connection, StaleConnection
-from .decision import Decision, allowed_by_policy, refused_by_policy
-from .discovery import find_socket
-from .errors import AgentError, AllowdError, ProtocolError, TimedOut, Unavailable
-from .pool import Pool
-from .wire import (
-    MAX_LARGE_REPLY,
-    MAX_REPLY,
-    Reply,
-    Request,
-    read_decision,
-    read_error,
-    read_map,
-    read_pong,
+from .call import (
+    Call,
+    Key,
+    Limit,
+    batch_call,
+    checked_policy,
+    checked_timeout,
+    decision_call,
+    map_call,
+    only_answer,
+    ping_call,
 )
-
-Limit = Union[str, Mapping[str, Any]]
-"""A configured name, or an inline limit such as ``{"name": "checkout", "rate": "100/s", "burst": 200}``."""
-Key = Union[str, bytes]
-
-MAX_BATCH = 1024
-"""Items in one ``allow_batch``."""
-
-_LARGEST_MARGIN_US = 5000
-_log = logging.getLogger("allowd")
+from .connection import Connection, StaleConnection
+from .decision import Decision
+from .discovery import socket_to_use
+from .errors import AllowdError, ProtocolError, TimedOut, Unavailable
+from .pool import Pool
+from .process import PerProcess, Process, not_asked
+from .wire import Reply
 
 T = TypeVar("T")
 
@@ -87,13 +64,12 @@ class Client:
         exists, looked up at each connect. ``breaker``: a pattern for the client's own.
         """
         self._socket_path = None if socket_path is None else os.fspath(socket_path)
-        self._timeout = _checked_timeout(timeout)
-        self._fail = _checked_policy(fail)
+        self._timeout = checked_timeout(timeout)
+        self._fail = checked_policy(fail)
         self._max_idle = max_idle
         self._breaker = Breaker() if breaker is None else breaker
         self._closed = False
-        self._processes: Dict[int, _Process] = {}
-        self._here()
+        self._processes = PerProcess(self._new_process)
 
     # -- Decisions -----------------------------------------------------------------------------
 
@@ -144,39 +120,22 @@ class Client:
         ``decisions``; ValueError for more than MAX_BATCH items.
         """
         policy = self._policy(fail)
-        requests = [_decision_request("allow", *item) for item in items]
-        if len(requests) > MAX_BATCH:
-            raise ValueError(f"at most {MAX_BATCH} items in one batch, got {len(requests)}")
-        call = _Call(requests, read_decision)
-        answers = self._ask(call, timeout)
-        decisions: List[Optional[Decision]] = []
-        first_error: Optional[AgentError] = None
-        for index, answer in enumerate(answers):
-            if isinstance(answer, AgentError) and not isinstance(answer, Unavailable):
-                decisions.append(None)
-                if first_error is None:
-                    first_error = answer
-                    first_error.index = index
-            else:
-                decisions.append(self._settle(answer, policy))
-        if first_error is not None:
-            first_error.decisions = decisions
-            raise first_error
-        return [decision for decision in decisions if decision is not None]
+        answers = self._ask(batch_call(items), timeout)
+        return self._here().settle_batch(answers, policy)
 
     # -- Questions about the agent -------------------------------------------------------------
 
     def ping(self, *, timeout: Optional[float] = None) -> bool:
         """True if the agent answers. Errors: Unavailable, TimedOut, AgentError."""
-        return self._ask_one(_Call([Request("ping")], read_pong), timeout)
+        return only_answer(self._ask(ping_call(), timeout))
 
     def info(self, *, timeout: Optional[float] = None) -> Dict[str, Any]:
         """Version, features, limits and so on, as the agent tells it. Errors as for ``ping``."""
-        return self._ask_one(_Call([Request("info")], read_map, is_large=True), timeout)
+        return only_answer(self._ask(map_call("info"), timeout))
 
     def stats(self, *, timeout: Optional[float] = None) -> Dict[str, Any]:
         """The agent's counters. Errors as for ``ping``."""
-        return self._ask_one(_Call([Request("stats")], read_map, is_large=True), timeout)
+        return only_answer(self._ask(map_call("stats"), timeout))
 
     @property
     def degraded_total(self) -> int:
@@ -208,43 +167,20 @@ class Client:
         fail: Optional[str],
     ) -> Decision:
         policy = self._policy(fail)
-        call = _Call([_decision_request(method, limit, key, cost)], read_decision)
-        return self._settle(self._ask(call, timeout)[0], policy)
+        answers = self._ask(decision_call(method, limit, key, cost), timeout)
+        return self._here().settle(answers[0], policy)
 
-    def _settle(self, answer: Union[Decision, AllowdError], policy: str) -> Decision:
-        """The one place that fails open or closed."""
-        here = self._here()
-        if isinstance(answer, Decision):
-            here.note_answer()
-            return answer
-        if not isinstance(answer, Unavailable):
-            here.note_answer()
-            raise answer
-        here.note_degraded(answer)
-        if policy == "open":
-            return allowed_by_policy()
-        seconds = here.breaker.retry_in() or here.breaker.open_for
-        return refused_by_policy(max(1, math.ceil(seconds * 1e6)))
-
-    def _ask_one(self, call: "_Call[T]", timeout: Optional[float]) -> T:
-        answer = self._ask(call, timeout)[0]
-        if isinstance(answer, AllowdError):
-            raise answer
-        return answer
-
-    def _ask(self, call: "_Call[T]", timeout: Optional[float]) -> Sequence[Union[T, AllowdError]]:
+    def _ask(self, call: Call[T], timeout: Optional[float]) -> List[Union[T, AllowdError]]:
         """An answer or an error for each request of the call, in order."""
         if self._closed:
             raise AllowdError("the client is closed")
-        deadline = time.monotonic() + (self._timeout if timeout is None else _checked_timeout(timeout))
+        deadline = time.monotonic() + (self._timeout if timeout is None else checked_timeout(timeout))
         if not call.requests:
             return []
         here = self._here()
         ticket = here.breaker.admit()
         if ticket is None:
-            return call.failed(
-                Unavailable("the agent timed out too often in a row and is not asked for a moment")
-            )
+            return call.failed(not_asked())
         outcome = Outcome.WITHDRAWN
         try:
             answers = self._ask_agent(call, here.pool, deadline)
@@ -254,7 +190,7 @@ class Client:
             here.breaker.record(ticket, outcome)
         return answers
 
-    def _ask_agent(self, call: "_Call[T]", pool: Pool, deadline: float) -> Sequence[Union[T, AllowdError]]:
+    def _ask_agent(self, call: Call[T], pool: Pool, deadline: float) -> List[Union[T, AllowdError]]:
         try:
             connection = None if call.is_large else pool.take_idle()
             if connection is not None:
@@ -268,14 +204,11 @@ class Client:
             return call.failed(error)
 
     def _ask_on(
-        self, connection: Connection, call: "_Call[T]", pool: Pool, deadline: float
-    ) -> Sequence[Union[T, AllowdError]]:
+        self, connection: Connection, call: Call[T], pool: Pool, deadline: float
+    ) -> List[Union[T, AllowdError]]:
         try:
             msgids = connection.new_msgids(len(call.requests))
-            deadline_us = _deadline_for_agent(deadline - time.monotonic())
-            data = b"".join(
-                [request.encode(msgid, deadline_us) for request, msgid in zip(call.requests, msgids)]
-            )
+            data = call.encode(msgids, deadline - time.monotonic())
             replies: Dict[int, Reply] = {}
             failure: AllowdError = ProtocolError("no reply")
             try:
@@ -296,105 +229,22 @@ class Client:
             pool.give_back(connection)
 
     def _policy(self, fail: Optional[str]) -> str:
-        return self._fail if fail is None else _checked_policy(fail)
+        return self._fail if fail is None else checked_policy(fail)
 
     def _here(self) -> "_Process":
-        """What this process owns. After a fork the child lets go of its parent's first."""
-        pid = os.getpid()
-        here = self._processes.get(pid)
-        if here is not None:
-            return here
-        # No lock: one inherited from the parent may be held for ever. setdefault is atomic.
-        fresh = _Process(Pool(self._connect, self._max_idle), self._breaker.fresh())
-        here = self._processes.setdefault(pid, fresh)
-        if here is fresh:
-            for other in [known for known in self._processes if known != pid]:
-                self._processes.pop(other).pool.drop_inherited()
-        return here
+        return self._processes.here()
+
+    def _new_process(self) -> "_Process":
+        return _Process(self._breaker.fresh(), Pool(self._connect, self._max_idle))
 
     def _connect(self, max_reply: int) -> Connection:
-        path = self._socket_path
-        if path is None:
-            path, looked_at = find_socket()
-            if path is None:
-                raise Unavailable(f"no agent's socket at {', '.join(looked_at)}")
-        return Connection.open(path, max_reply)
+        return Connection.open(socket_to_use(self._socket_path), max_reply)
 
 
-class _Process:
-    """What belongs to one process and must not cross a fork: connections, locks, counts."""
-
-    def __init__(self, pool: Pool, breaker: Breaker) -> None:
+class _Process(Process):
+    def __init__(self, breaker: Breaker, pool: Pool) -> None:
+        super().__init__(breaker)
         self.pool = pool
-        self.breaker = breaker
-        self.degraded_total = 0
-        self._is_degraded = False
-        self._lock = threading.Lock()
 
-    def note_degraded(self, reason: Unavailable) -> None:
-        with self._lock:
-            self.degraded_total += 1
-            is_news, self._is_degraded = not self._is_degraded, True
-        if is_news:
-            _log.warning("the agent cannot be asked, the fail policy decides: %s", reason)
-
-    def note_answer(self) -> None:
-        if not self._is_degraded:
-            return
-        with self._lock:
-            is_news, self._is_degraded = self._is_degraded, False
-        if is_news:
-            _log.info("the agent answers again, after %d degraded decisions", self.degraded_total)
-
-
-class _Call(Generic[T]):
-    """Requests that share a deadline, and how to read their results."""
-
-    def __init__(self, requests: List[Request], read: Callable[[Any], T], *, is_large: bool = False) -> None:
-        self.requests = requests
-        self.is_large = is_large
-        self.max_reply = MAX_LARGE_REPLY if is_large else MAX_REPLY
-        self._read = read
-
-    def answer(self, reply: Reply) -> Union[T, AllowdError]:
-        try:
-            return self._read(reply.result) if reply.error is None else read_error(reply.error)
-        except ProtocolError as error:
-            return error
-
-    def failed(self, error: AllowdError) -> Sequence[Union[T, AllowdError]]:
-        return [error] * len(self.requests)
-
-
-def _decision_request(method: str, limit: Limit, key: Key, cost: int = 1) -> Request:
-    if isinstance(limit, Mapping):
-        limit = dict(limit)
-    elif not isinstance(limit, str):
-        _refuse("limit", "a str or a mapping", limit)
-    if not isinstance(key, (str, bytes)):
-        _refuse("key", "a str or bytes", key)
-    if not isinstance(cost, int) or isinstance(cost, bool):
-        _refuse("cost", "an int", cost)
-    return Request(method, [limit, key, cost], takes_deadline=method == "allow")
-
-
-def _refuse(name: str, wanted: str, value: object) -> NoReturn:
-    raise TypeError(f"{name} must be {wanted}, not {type(value).__name__}")
-
-
-def _deadline_for_agent(left: float) -> int:
-    """What the agent may take, in microseconds: what is left, less a margin for the way back."""
-    left_us = int(left * 1e6)
-    return max(1, left_us - min(left_us // 10, _LARGEST_MARGIN_US))
-
-
-def _checked_timeout(timeout: float) -> float:
-    if not 0 < timeout < math.inf:
-        raise ValueError(f"timeout must be more than 0 seconds and finite, not {timeout!r}")
-    return timeout
-
-
-def _checked_policy(fail: str) -> str:
-    if fail not in ("open", "closed"):
-        raise ValueError(f'fail must be "open" or "closed", not {fail!r}')
-    return fail
+    def let_go(self) -> None:
+        self.pool.drop_inherited()

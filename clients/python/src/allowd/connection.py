@@ -6,7 +6,7 @@ from __future__ import annotations
 import select
 import socket
 import time
-from typing import Dict, List, Set
+from typing import Dict, List, Optional, Set
 
 from .errors import ProtocolError, TimedOut, Unavailable
 from .wire import MAX_REPLY, READ_CHUNK, Reply, ReplyReader, next_msgid
@@ -20,6 +20,51 @@ _SEND_FLAGS = getattr(socket, "MSG_NOSIGNAL", 0)
 
 class StaleConnection(Unavailable):
     """The peer was gone before it accepted a single byte: nothing can have been charged."""
+
+
+def connect(path: str) -> socket.socket:
+    """A connected, non-blocking socket, without waiting.
+
+    Errors: TimedOut if the agent's backlog is full, Unavailable if nobody listens.
+    """
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        sock.setblocking(False)
+        sock.connect(path)
+        return sock
+    except BlockingIOError:
+        sock.close()
+        raise TimedOut(f"{path}: the agent's backlog is full") from None
+    except OSError as error:
+        sock.close()
+        raise Unavailable(f"{path}: {error.strerror or error}") from error
+    except BaseException:
+        sock.close()
+        raise
+
+
+def send(sock: socket.socket, unsent: memoryview, is_first: bool) -> int:
+    """How many bytes were accepted. A loss is a StaleConnection if these are the first of a request."""
+    try:
+        return sock.send(unsent, _SEND_FLAGS)
+    except BlockingIOError:
+        return 0
+    except OSError as error:
+        kind = StaleConnection if is_first else Unavailable
+        raise kind(f"connection lost: {error.strerror or error}") from error
+
+
+def receive(sock: socket.socket) -> Optional[bytes]:
+    """The next bytes, or None if none are there. Unavailable if the connection has ended."""
+    try:
+        chunk = sock.recv(READ_CHUNK)
+    except BlockingIOError:
+        return None
+    except OSError as error:
+        raise Unavailable(f"connection lost: {error.strerror or error}") from error
+    if not chunk:
+        raise Unavailable("the agent closed the connection")
+    return chunk
 
 
 class Connection:
@@ -48,17 +93,9 @@ class Connection:
     @classmethod
     def open(cls, path: str, max_reply: int = MAX_REPLY) -> Connection:
         """Connects without waiting. TimedOut if the backlog is full, Unavailable if nobody listens."""
-        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        sock = connect(path)
         try:
-            sock.setblocking(False)
-            sock.connect(path)
             return cls(sock, max_reply)
-        except BlockingIOError:
-            sock.close()
-            raise TimedOut(f"{path}: the agent's backlog is full") from None
-        except OSError as error:
-            sock.close()
-            raise Unavailable(f"{path}: {error.strerror or error}") from error
         except BaseException:
             sock.close()
             raise
@@ -123,23 +160,12 @@ class Connection:
         return bool(flags & ~select.POLLOUT), bool(flags & select.POLLOUT)
 
     def _send(self, unsent: memoryview, is_first: bool) -> int:
-        try:
-            return self._socket.send(unsent, _SEND_FLAGS)
-        except BlockingIOError:
-            return 0
-        except OSError as error:
-            kind = StaleConnection if is_first else Unavailable
-            raise kind(f"connection lost: {error.strerror or error}") from error
+        return send(self._socket, unsent, is_first)
 
     def _receive(self, awaited: Set[int], replies: Dict[int, Reply]) -> None:
-        try:
-            chunk = self._socket.recv(READ_CHUNK)
-        except BlockingIOError:
+        chunk = receive(self._socket)
+        if chunk is None:
             return
-        except OSError as error:
-            raise Unavailable(f"connection lost: {error.strerror or error}") from error
-        if not chunk:
-            raise Unavailable("the agent closed the connection")
         self._reader.feed(chunk)
         for reply in self._reader.replies():
             if reply.msgid in awaited:

@@ -7,6 +7,8 @@ import os
 import stat
 from typing import List, Mapping, Optional, Tuple
 
+from .errors import Unavailable
+
 SYSTEM_SOCKET = "/run/allowd/allowd.sock"
 SHARED_TMP = "/tmp"
 
@@ -46,6 +48,16 @@ def find_socket(
         return own_socket, looked_at
 
     return None, looked_at
+
+
+def socket_to_use(named: Optional[str]) -> str:
+    """The path the caller named, else the one that is found. Unavailable if there is none."""
+    if named is not None:
+        return named
+    path, looked_at = find_socket()
+    if path is None:
+        raise Unavailable(f"no agent's socket at {', '.join(looked_at)}")
+    return path
 
 
 def _is_own_directory(path: str) -> bool:
