@@ -99,10 +99,10 @@ Answer MemoryStore::decide_tiers(const Question& question, limiter::TimePoint no
   const Answer answer{Answer::Status::decided, false,
                       question.definition->apply(own, question.operation, question.cost, now)};
   for (std::size_t i = 0; i < tiers.size(); ++i) {
-    if (!states[i].exists()) continue;
+    KeyEntry* entry = table_.find(hashes[i]);
+    if (entry == nullptr && !states[i].exists()) continue;
     limiter::TierState seen = states[i];
     const auto level = tiers[i].apply(seen, Operation::peek, 0, now);
-    KeyEntry* entry = table_.find(hashes[i]);
     if (entry == nullptr) {
       *table_.insert(hashes[i], now) = {states[i], leaves_at(states[i], now, level)};
     } else {
