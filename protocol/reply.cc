@@ -70,16 +70,13 @@ class RawWriter {
 
 }  // namespace
 
-void write_decision(ByteBuffer& out, std::uint64_t msgid, const Decision& decision) {
-  // Two array headers, type, nil, bool, seven numbers of at most 9 bytes, three texts.
-  constexpr std::size_t kMaxName = 16, kMaxTier = 2 + kMaxLimitNameBytes;
-  constexpr std::size_t kMaxBytes = 5 + 7 * 9 + 2 * kMaxName + kMaxTier;
-  char* start = out.reserve(kMaxBytes);
-  RawWriter writer(start);
-  writer.byte(0x94);
-  writer.byte(kReply);
-  writer.unsigned_number(msgid);
-  writer.byte(0xc0);
+namespace {
+
+// Two array headers, type, nil, bool, seven numbers of at most 9 bytes, three texts.
+constexpr std::size_t kMaxName = 16, kMaxTier = 2 + kMaxLimitNameBytes;
+constexpr std::size_t kMaxDecisionBytes = 5 + 7 * 9 + 2 * kMaxName + kMaxTier;
+
+[[gnu::always_inline]] inline void write_fields(RawWriter& writer, const Decision& decision) {
   writer.byte(0x9a);
   writer.byte(decision.allowed ? 0xc3 : 0xc2);
   writer.unsigned_number(decision.limit);
@@ -91,7 +88,31 @@ void write_decision(ByteBuffer& out, std::uint64_t msgid, const Decision& decisi
   writer.text(decision.tier.substr(0, kMaxLimitNameBytes));
   writer.unsigned_number(decision.window_us);
   writer.unsigned_number(decision.more_after_us);
+}
+
+}  // namespace
+
+void write_decision(ByteBuffer& out, std::uint64_t msgid, const Decision& decision) {
+  char* start = out.reserve(kMaxDecisionBytes);
+  RawWriter writer(start);
+  writer.byte(0x94);
+  writer.byte(kReply);
+  writer.unsigned_number(msgid);
+  writer.byte(0xc0);
+  write_fields(writer, decision);
   out.commit(static_cast<std::size_t>(writer.end() - start));
+}
+
+void write_decisions(ByteBuffer& out, std::uint64_t msgid, std::span<const Decision> decisions) {
+  Packer packer(out);
+  start_result(packer, msgid);
+  packer.pack_array(static_cast<std::uint32_t>(decisions.size()));
+  for (const Decision& decision : decisions) {
+    char* start = out.reserve(kMaxDecisionBytes);
+    RawWriter writer(start);
+    write_fields(writer, decision);
+    out.commit(static_cast<std::size_t>(writer.end() - start));
+  }
 }
 
 void write_error(ByteBuffer& out, std::uint64_t msgid, ErrorCode code, std::string_view reason) {

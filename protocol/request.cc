@@ -15,6 +15,7 @@ constexpr std::int64_t kRequest = 0, kNotification = 2;
 Method method_of(std::string_view name) {
   if (name == "allow") return Method::allow;
   if (name == "peek") return Method::peek;
+  if (name == "allow_many") return Method::allow_many;
   if (name == "refund") return Method::refund;
   if (name == "ping") return Method::ping;
   if (name == "info") return Method::info;
@@ -36,9 +37,12 @@ class ParamReader {
  public:
   explicit ParamReader(Cursor& cursor) : cursor_(cursor) {}
 
-  Problem read_params(Method method, Query& query) {
+  Problem read_params(Request& request) {
+    const Method method = request.method;
     std::uint32_t count = 0;
     if (!cursor_.read_array(count)) return bad("params must be an array");
+    if (method == Method::allow_many) return read_many(count, request);
+    Query& query = request.query;
     if (method != Method::allow && method != Method::peek && method != Method::refund) {
       return count == 0 ? Problem{} : bad("this method takes no params");
     }
@@ -47,16 +51,50 @@ class ParamReader {
       return method == Method::allow ? bad("params must be [limit, key, cost, options]")
                                      : bad("params must be [limit, key, cost]");
     }
-    if (auto problem = read_limit(query)) return problem;
-    if (!cursor_.read_text(query.key)) return bad("key must be a string");
-    if (query.key.size() > kMaxKeyBytes) return {"key is over 1024 bytes", ErrorCode::too_large};
-    if (count >= 3) {
-      if (auto problem = read_cost(query.cost)) return problem;
-    }
+    if (auto problem = read_subject(count, query)) return problem;
     return count == 4 ? read_options(query) : Problem{};
   }
 
  private:
+  // Limit, key and, of three and more, cost.
+  Problem read_subject(std::uint32_t count, Query& query) {
+    if (auto problem = read_limit(query)) return problem;
+    if (!cursor_.read_text(query.key)) return bad("key must be a string");
+    if (query.key.size() > kMaxKeyBytes) return {"key is over 1024 bytes", ErrorCode::too_large};
+    return count >= 3 ? read_cost(query.cost) : Problem{};
+  }
+
+  Problem read_many(std::uint32_t count, Request& request) {
+    if (count < 1 || count > 3) return bad("params must be [[[limit, key, cost], ...], mode, options]");
+    std::uint32_t items = 0;
+    if (!cursor_.read_array(items)) return bad("the items must be an array");
+    if (items > kMaxItems) return {"there are over 256 items", ErrorCode::too_large};
+    request.items.clear();
+    for (std::uint32_t i = 0; i < items; ++i) {
+      std::uint32_t fields = 0;
+      if (!cursor_.read_array(fields) || fields < 2 || fields > 3)
+        return bad("an item must be [limit, key, cost]");
+      if (auto problem = read_subject(fields, request.items.emplace_back())) return problem;
+    }
+    request.all_or_none = false;
+    if (count >= 2 && !cursor_.take_nil()) {
+      std::string_view mode;
+      if (!cursor_.read_text(mode) || (mode != "each" && mode != "all"))
+        return bad("mode must be \"each\" or \"all\"");
+      request.all_or_none = mode == "all";
+    }
+    Query options;
+    if (count == 3) {
+      if (auto problem = read_options(options)) return problem;
+    }
+    for (Query& item : request.items) {
+      item.deadline_us = options.deadline_us;
+      item.plan = options.plan;
+      item.is_forced = options.is_forced;
+    }
+    return {};
+  }
+
   static Problem bad(const char* reason) { return {reason, ErrorCode::bad_request}; }
 
   Problem read_limit(Query& query) {
@@ -195,7 +233,7 @@ bool read_plain_request(std::span<const std::byte> bytes, Message& message) {
   if (!cursor.read_unsigned(request.msgid) || !cursor.read_text(method)) return false;
   request.method = method_of(method);
   if (request.method == Method::other) return false;
-  if (ParamReader(cursor).read_params(request.method, request.query)) return false;
+  if (ParamReader(cursor).read_params(request)) return false;
   message.kind = Message::Kind::request;
   message.ends_stream = false;
   message.size = distance(bytes, cursor.position());
@@ -257,7 +295,7 @@ Message read_any_message(std::span<const std::byte> bytes) {
   } else if (message.request.method = method_of(method); message.request.method == Method::other) {
     refusal = Refusal{ErrorCode::unknown_method, "no such method on this socket"};
   } else {
-    const Problem problem = ParamReader(head).read_params(message.request.method, message.request.query);
+    const Problem problem = ParamReader(head).read_params(message.request);
     if (problem) refusal = Refusal{problem.code, problem.reason};
   }
   return message;

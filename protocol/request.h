@@ -16,10 +16,11 @@
 #include <optional>
 #include <span>
 #include <string_view>
+#include <vector>
 
 namespace allowd::protocol {
 
-enum class Method : std::uint8_t { allow, peek, refund, ping, info, stats, other };
+enum class Method : std::uint8_t { allow, allow_many, peek, refund, ping, info, stats, other };
 
 enum class ErrorCode : std::uint8_t {
   bad_request,
@@ -71,7 +72,9 @@ struct Refusal {
 struct Request {
   std::uint64_t msgid = 0;  // echoed, never checked
   Method method = Method::other;
-  Query query;                     // of `allow` and `peek`
+  Query query;                     // of `allow`, `peek` and `refund`
+  std::vector<Query> items;        // of `allow_many`; its options stand in each
+  bool all_or_none = false;        // of `allow_many`
   std::optional<Refusal> refusal;  // answer this instead of serving the request
 };
 

@@ -68,6 +68,7 @@ Decider::Decider(store::Store& store, store::Store& host, LimitTable& limits, st
 
 Outcome Decider::ask(Operation operation, const protocol::Query& query, SteadyTime now, Asker& asker,
                      std::uint64_t msgid) {
+  now_ = now;
   if (query.defined_inline) {
     auto limit = limits_.find_or_parse(*query.defined_inline);
     if (!limit) return refused(ErrorCode::bad_request, std::move(limit.error().message));
@@ -76,6 +77,28 @@ Outcome Decider::ask(Operation operation, const protocol::Query& query, SteadyTi
   const LimitPtr* limit = limits_.find(query.limit);
   if (limit == nullptr) return unknown_limit(query.limit);
   return ask_limit(*limit, operation, query, now, asker, msgid);
+}
+
+Resolved Decider::resolve(Operation operation, const protocol::Query& query) {
+  Resolved resolved;
+  if (query.defined_inline) {
+    auto limit = limits_.find_or_parse(*query.defined_inline);
+    if (limit) {
+      resolved.limit = std::move(*limit);
+    } else {
+      resolved.refusal = refused(ErrorCode::bad_request, std::move(limit.error().message));
+    }
+  } else if (const LimitPtr* limit = limits_.find(query.limit)) {
+    resolved.limit = *limit;
+  } else {
+    resolved.refusal = unknown_limit(query.limit);
+  }
+  if (resolved.limit) {
+    resolved.rule = &resolved.limit->rule_for(query.key, query.plan);
+    const bool is_forced = query.is_forced && operation == Operation::take;
+    resolved.operation = is_forced ? Operation::force : operation;
+  }
+  return resolved;
 }
 
 Outcome Decider::unknown_limit(std::string_view name) {
@@ -94,51 +117,97 @@ Outcome Decider::ask_limit(const LimitPtr& limit, Operation operation, const pro
   if (query.is_forced && operation == Operation::take) operation = Operation::force;
   if (!query.plan.empty() && !limit->has_plan(query.plan)) ++unknown_plans_total_;
   const Rule& rule = limit->rule_for(query.key, query.plan);
-  if (rule.kind != config::Override::Kind::definition) return decided_now(by_override(*limit, rule));
-
-  const store::Question question{operation, rule.definition.get(), rule.tag, query.key, query.cost, 0};
-  if (is_local_ || limit->is_host_wide()) {
+  if (is_kept_here(*limit) && rule.kind == config::Override::Kind::definition) {
+    // The quickest way, for what is asked most: nothing is copied.
     store::Store& store = is_local_ ? store_ : host_;
+    const store::Question question{operation, rule.definition.get(), rule.tag, query.key, query.cost, 0};
     return decided_now(by_store(*limit, rule, store.ask(question, now), Source::local));
   }
-  const bool asks_to_pass = operation == Operation::take || operation == Operation::peek;
-  if (asks_to_pass && !rule.definition->can_hold(query.cost)) {
-    // Can never pass: no trip to the store, so its true level is not known here.
-    const store::Answer never{store::Answer::Status::decided, false,
-                              rule.definition->apply_to_nothing(operation, query.cost, limiter::TimePoint{})};
-    return decided_now(by_store(*limit, rule, never, Source::local));
-  }
-  limiter::Micros wait = limit->deadline();
-  if (query.deadline_us) wait = limiter::Micros{*query.deadline_us};
-  wait = std::min(wait, kLongestDeadline);
-  const Subject subject{limit, rule, operation, query.cost};
-  if (wait.count() == 0) return decided_now(by_policy(subject, now));
-  return start_waiting(question, subject, wait, now, asker, msgid);
+  const limiter::Micros wait = query.deadline_us ? limiter::Micros{*query.deadline_us} : limit->deadline();
+  return ask({limit, &rule, operation, query.cost}, query.key, wait, now, asker, msgid);
 }
 
-Outcome Decider::start_waiting(const store::Question& question, const Subject& subject, limiter::Micros wait,
-                               SteadyTime now, Asker& asker, std::uint64_t msgid) {
+Outcome Decider::ask(const Subject& subject, std::string_view key, limiter::Micros wait, SteadyTime now,
+                     Asker& asker, std::uint64_t msgid) {
+  const auto& [limit, rule, operation, cost] = subject;
+  if (rule->kind != config::Override::Kind::definition) return decided_now(by_override(*limit, *rule));
+  store::Question question{operation, rule->definition.get(), rule->tag, key, cost, 0};
+  if (is_kept_here(*limit)) {
+    store::Store& store = is_local_ ? store_ : host_;
+    return decided_now(by_store(*limit, *rule, store.ask(question, now), Source::local));
+  }
+  if (is_decided_here(subject)) {
+    // Can never pass: no trip to the store, so its true level is not known here.
+    const store::Answer never{store::Answer::Status::decided, false,
+                              rule->definition->apply_to_nothing(operation, cost, limiter::TimePoint{})};
+    return decided_now(by_store(*limit, *rule, never, Source::local));
+  }
+  wait = std::min(wait, kLongestDeadline);
+  if (wait.count() == 0) return decided_now(by_policy(subject, now));
   const DeadlineQueue::Slot slot = take_slot();
-  store::Question asked = question;
-  asked.ticket = make_ticket(slot, open_[slot].generation);
-  const store::Answer answer = store_.ask(asked, now);
+  question.ticket = make_ticket(slot, open_[slot].generation);
+  const store::Answer answer = store_.ask(question, now);
   if (answer.status != store::Answer::Status::promised) {
     release(slot);
     const bool is_decided = answer.status == store::Answer::Status::decided;
-    return decided_now(is_decided ? by_store(*subject.limit, subject.rule, answer, Source::store)
-                                  : by_policy(subject, now));
+    return decided_now(is_decided ? by_store(*limit, *rule, answer, Source::store) : by_policy(subject, now));
   }
-  Open& open = open_[slot];  // not before: a store may settle other queries while it is asked
+  occupy(slot, subject, now + wait, now, asker,
+         msgid);  // not before: a store may settle others while it is asked
+  return {};
+}
+
+void Decider::occupy(DeadlineQueue::Slot slot, const Subject& subject, SteadyTime deadline, SteadyTime now,
+                     Asker& asker, std::uint64_t msgid) {
+  Open& open = open_[slot];
   open.asker = &asker;
   open.msgid = msgid;
   open.limit = subject.limit;
-  open.rule = &subject.rule;
+  open.rule = subject.rule;
   open.operation = subject.operation;
   open.cost = subject.cost;
   open.asked_at = now;
   open.fate = Fate::delivered;
-  deadlines_.push(slot, now + wait);
-  return {};
+  deadlines_.push(slot, deadline);
+}
+
+bool Decider::is_decided_here(const Subject& subject) const {
+  if (subject.rule->kind != config::Override::Kind::definition || is_kept_here(*subject.limit)) return true;
+  const bool asks_to_pass = subject.operation == Operation::take || subject.operation == Operation::peek;
+  return asks_to_pass && !subject.rule->definition->can_hold(subject.cost);
+}
+
+bool Decider::would_pass(const Subject& subject, std::string_view key, SteadyTime now) {
+  if (subject.operation != Operation::take) return true;
+  const Rule& rule = *subject.rule;
+  if (rule.kind == config::Override::Kind::unlimited) return true;
+  if (rule.kind == config::Override::Kind::deny) return subject.limit->base().definition->is_shadow();
+  if (!is_kept_here(*subject.limit)) return rule.definition->is_shadow();  // it can never pass
+  store::Store& store = is_local_ ? store_ : host_;
+  return limiter::is_allowed(
+      store.ask({Operation::peek, rule.definition.get(), rule.tag, key, subject.cost, 0}, now).decision);
+}
+
+bool Decider::ask_together(std::span<const std::pair<Subject, std::string_view>> questions,
+                           SteadyTime deadline, SteadyTime now, Asker& asker) {
+  const bool can_be_asked =
+      deadline > now && std::none_of(questions.begin(), questions.end(),
+                                     [&](const auto& question) { return is_decided_here(question.first); });
+  if (!can_be_asked) return false;
+  std::vector<store::Question> asked;
+  std::vector<DeadlineQueue::Slot> slots;
+  for (const auto& [subject, key] : questions) {
+    slots.push_back(take_slot());
+    asked.push_back({subject.operation, subject.rule->definition.get(), subject.rule->tag, key, subject.cost,
+                     make_ticket(slots.back(), open_[slots.back()].generation)});
+  }
+  if (!store_.ask_together(asked)) {
+    for (const DeadlineQueue::Slot slot : slots) release(slot);
+    return false;
+  }
+  for (std::size_t i = 0; i < questions.size(); ++i)
+    occupy(slots[i], questions[i].first, deadline, now, asker, i);
+  return true;
 }
 
 void Decider::reset(std::string_view name, std::string_view key,
@@ -180,6 +249,7 @@ bool Decider::is_waiting(std::uint64_t ticket) const {
 
 store::AnswerSink::Fate Decider::on_answer(std::uint64_t ticket, const store::Answer& answer,
                                            SteadyTime now) {
+  now_ = now;
   const DeadlineQueue::Slot slot = slot_of(ticket);
   Open& open = open_[slot];
   if (open.asker == nullptr) {
@@ -191,7 +261,7 @@ store::AnswerSink::Fate Decider::on_answer(std::uint64_t ticket, const store::An
   const LimitPtr limit = open.limit;
   const bool is_decided = answer.status == store::Answer::Status::decided;
   const auto decision = is_decided ? by_store(*limit, *open.rule, answer, Source::store)
-                                   : by_policy({limit, *open.rule, open.operation, open.cost}, now);
+                                   : by_policy({limit, open.rule, open.operation, open.cost}, now);
   Asker& asker = *open.asker;
   const std::uint64_t msgid = open.msgid;
   registry_.latency(decision.source).record((now - open.asked_at).count());
@@ -210,10 +280,11 @@ void Decider::expire_all(SteadyTime now) {
 }
 
 void Decider::expire_next(SteadyTime now) {
+  now_ = now;
   const DeadlineQueue::Slot slot = deadlines_.next();
   deadlines_.remove(slot);
   Open& open = open_[slot];
-  const auto decision = by_policy({open.limit, *open.rule, open.operation, open.cost}, now);
+  const auto decision = by_policy({open.limit, open.rule, open.operation, open.cost}, now);
   open.fate = decision.allowed ? Fate::allowed_meanwhile : Fate::refused_meanwhile;
   ++expired_total_;
   registry_.latency(decision.source).record((now - open.asked_at).count());
@@ -248,7 +319,7 @@ protocol::Decision Decider::by_store(const Limit& limit, const Rule& rule, const
 }
 
 protocol::Decision Decider::by_policy(const Subject& subject, SteadyTime now) {
-  const limiter::Definition& definition = *subject.rule.definition;
+  const limiter::Definition& definition = *subject.rule->definition;
   const limiter::Tier& tier = definition.strictest();
   const std::uint64_t capacity = to_unsigned(tier.capacity());
   protocol::Decision decision{.limit = capacity,
@@ -269,7 +340,7 @@ protocol::Decision Decider::by_policy(const Subject& subject, SteadyTime now) {
     decision.retry_after_us = store_.next_probe_in(now).count();
   }
   const auto index = static_cast<std::size_t>(&tier - definition.tiers().data());
-  subject.rule.decisions[index]->add(decision.verdict, decision.source);
+  subject.rule->decisions[index]->add(decision.verdict, decision.source);
   return decision;
 }
 
@@ -297,6 +368,9 @@ void Decider::collect(std::vector<stats::Metric>& metrics) const {
   metrics.push_back({"queries_expired_total", Kind::counter,
                      "Queries that on_failure answered because the store took too long.",
                      number(expired_total_)});
+  metrics.push_back({"compensations_total", Kind::counter,
+                     "Charges given back because another item of their allow_many was refused.",
+                     number(compensations_total_)});
   metrics.push_back({"unknown_limits_total", Kind::counter,
                      "Queries that named a limit which is not configured.", number(unknown_limits_total_)});
   metrics.push_back({"unknown_plans_total", Kind::counter,

@@ -14,6 +14,7 @@
 #include <functional>
 #include <memory>
 #include <set>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -48,6 +49,22 @@ struct Outcome {
   std::string reason{};
 };
 
+// What one question is about.
+struct Subject {
+  LimitPtr limit;
+  const Rule* rule;  // the limit's
+  limiter::Operation operation;
+  std::int64_t cost;
+};
+
+// A query's limit and what is to be done, or why it cannot be asked.
+struct Resolved {
+  LimitPtr limit;  // null: `refusal` says why
+  const Rule* rule = nullptr;
+  limiter::Operation operation = limiter::Operation::take;
+  Outcome refusal{};
+};
+
 class Decider final : private store::AnswerSink, public stats::MetricSource {
  public:
   // Longer deadlines are cut to this.
@@ -59,6 +76,23 @@ class Decider final : private store::AnswerSink, public stats::MetricSource {
   // `operation` is what the method says; the query may make a take a force. `now` is when the turn began.
   Outcome ask(limiter::Operation operation, const protocol::Query& query, SteadyTime now, Asker& asker,
               std::uint64_t msgid);
+
+  // The same in two steps, for who asks about many: `wait` is how long the store may take.
+  [[nodiscard]] Resolved resolve(limiter::Operation operation, const protocol::Query& query);
+  Outcome ask(const Subject& subject, std::string_view key, limiter::Micros wait, SteadyTime now,
+              Asker& asker, std::uint64_t msgid);
+  // Whether `ask` answers at once, whatever the store does.
+  [[nodiscard]] bool is_decided_here(const Subject& subject) const;
+  // Of a subject that is: what `ask` would say, without doing or counting it.
+  [[nodiscard]] bool would_pass(const Subject& subject, std::string_view key, SteadyTime now);
+  // Asks about different keys as one: all pass or none is charged. The asker is called for each, with its
+  // index. False: the store cannot, and nothing was asked.
+  [[nodiscard]] bool ask_together(std::span<const std::pair<Subject, std::string_view>> questions,
+                                  SteadyTime deadline, SteadyTime now, Asker& asker);
+  // Something taken for an allow_many that did not pass is given back.
+  void count_compensation() { ++compensations_total_; }
+  // When the turn began that is under way.
+  [[nodiscard]] SteadyTime now() const { return now_; }
 
   // Forgets all that the key has used under that configured limit, then calls `done`, maybe before returning.
   // bad_request: there is no such limit. retry_later: the store cannot be reached.
@@ -93,18 +127,12 @@ class Decider final : private store::AnswerSink, public stats::MetricSource {
   Fate on_answer(std::uint64_t ticket, const store::Answer& answer, SteadyTime now) override;
   [[nodiscard]] bool is_waiting(std::uint64_t ticket) const override;
 
-  // What one query is about.
-  struct Subject {
-    const LimitPtr& limit;
-    const Rule& rule;
-    limiter::Operation operation;
-    std::int64_t cost;
-  };
-
   Outcome ask_limit(const LimitPtr& limit, limiter::Operation operation, const protocol::Query& query,
                     SteadyTime now, Asker& asker, std::uint64_t msgid);
-  Outcome start_waiting(const store::Question& question, const Subject& subject, limiter::Micros wait,
-                        SteadyTime now, Asker& asker, std::uint64_t msgid);
+  [[nodiscard]] bool is_kept_here(const Limit& limit) const { return is_local_ || limit.is_host_wide(); }
+  // A question has been put to the store under this slot's ticket.
+  void occupy(DeadlineQueue::Slot slot, const Subject& subject, SteadyTime deadline, SteadyTime now,
+              Asker& asker, std::uint64_t msgid);
   Outcome unknown_limit(std::string_view name);
   [[nodiscard]] DeadlineQueue::Slot take_slot();
   void release(DeadlineQueue::Slot slot);
@@ -131,6 +159,8 @@ class Decider final : private store::AnswerSink, public stats::MetricSource {
   std::set<std::string, std::less<>> unknown_names_;
   std::uint64_t unknown_limits_total_ = 0;
   std::uint64_t unknown_plans_total_ = 0;
+  std::uint64_t compensations_total_ = 0;
+  SteadyTime now_{};
   std::uint64_t expired_total_ = 0;
   std::uint64_t late_answers_total_ = 0;
 };

@@ -46,6 +46,7 @@ void AppSession::serve_request(const protocol::Request& request) {
     case Method::allow:
     case Method::peek:
     case Method::refund: return serve_query(request);
+    case Method::allow_many: return serve_many(request);
     case Method::ping: return protocol::write_pong(out(), request.msgid);
     case Method::info: return protocol::write_report(out(), request.msgid, reporter_.info(loop().now()));
     case Method::stats: return protocol::write_report(out(), request.msgid, reporter_.stats());
@@ -69,14 +70,43 @@ void AppSession::serve_query(const protocol::Request& request) {
   }
 }
 
-void AppSession::on_decision(std::uint64_t msgid, const protocol::Decision& decision) {
-  --open_queries_;
+void AppSession::serve_many(const protocol::Request& request) {
+  if (open_queries_ + request.items.size() > kMaxOpenQueries) {
+    ++counters_.overloads;
+    return refuse(request.msgid, ErrorCode::overloaded, "4096 queries of this connection wait for the store");
+  }
+  const auto place = many_.emplace(many_.end());
+  place->emplace(decider_, [this, place, msgid = request.msgid, items = request.items.size()] {
+    open_queries_ -= items;
+    if (!has_ended()) protocol::write_decisions(out(), msgid, (*place)->decisions());
+    many_.erase(place);
+    after_answer();
+  });
+  decide::Many& many = **place;
+  switch (many.start(request.items, request.all_or_none, loop().now())) {
+    case decide::Outcome::Kind::decided:
+      protocol::write_decisions(out(), request.msgid, many.decisions());
+      break;
+    case decide::Outcome::Kind::refused:
+      refuse(request.msgid, many.refusal().code, many.refusal().reason);
+      break;
+    case decide::Outcome::Kind::deferred: open_queries_ += request.items.size(); return;
+  }
+  many_.erase(place);
+}
+
+void AppSession::after_answer() {
   if (has_ended()) {
     if (open_queries_ == 0) host().retire(*this);
     return;
   }
-  protocol::write_decision(out(), msgid, decision);
   has_replied();
+}
+
+void AppSession::on_decision(std::uint64_t msgid, const protocol::Decision& decision) {
+  --open_queries_;
+  if (!has_ended()) protocol::write_decision(out(), msgid, decision);
+  after_answer();
 }
 
 void AppSession::refuse(std::uint64_t msgid, ErrorCode code, std::string_view reason) {

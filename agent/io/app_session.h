@@ -3,10 +3,14 @@
 // A client on the application socket: MessagePack-RPC.
 #pragma once
 
+#include <list>
+#include <optional>
+
 #include <cstdint>
 
 #include "agent/admin/reporter.h"
 #include "agent/decide/decider.h"
+#include "agent/decide/many.h"
 #include "agent/io/session.h"
 
 namespace allowd::io {
@@ -35,12 +39,16 @@ class AppSession final : public Session, public decide::Asker {
   std::size_t serve(std::span<const std::byte> bytes) override;
   void serve_request(const protocol::Request& request);
   void serve_query(const protocol::Request& request);
+  void serve_many(const protocol::Request& request);
+  // A reply that had been owed was written, or its client has gone.
+  void after_answer();
   void refuse(std::uint64_t msgid, protocol::ErrorCode code, std::string_view reason);
 
   decide::Decider& decider_;
   const admin::Reporter& reporter_;
   AppCounters& counters_;
   std::size_t open_queries_ = 0;
+  std::list<std::optional<decide::Many>> many_;  // that wait for the store
 };
 
 }  // namespace allowd::io

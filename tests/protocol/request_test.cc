@@ -310,7 +310,7 @@ TEST_CASE("request: a deadline may be zero or beyond all bounds") {
 }
 
 TEST_CASE("request: a method that we do not have is unknown whatever its params are") {
-  for (const char* name : {"", "Allow", "allow ", "allow_many", "reserve", "refunds", "nvim_get_api_info"}) {
+  for (const char* name : {"", "Allow", "allow ", "allow_manys", "reserve", "refunds", "nvim_get_api_info"}) {
     check_refused(encode::request(integer(7), name, array(0)), ErrorCode::unknown_method,
                   "no such method on this socket");
     check_refused(encode::request(integer(7), name, map(1) + nil() + encode::boolean(false)),

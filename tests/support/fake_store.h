@@ -31,6 +31,7 @@ class FakeStore final : public store::Store {
   bool local = false;  // a local store always answers at once
   bool available = true;
   bool by_overflow = false;
+  bool can_ask_together = false;
   limiter::Micros probe_in = std::chrono::milliseconds(250);
   std::vector<Asked> asked;
   std::vector<std::string> reset_keys;
@@ -63,6 +64,14 @@ class FakeStore final : public store::Store {
     const bool fits = question.cost <= question.definition->bucket().burst();
     return decided(asked.back(), fits ? question.cost * question.definition->bucket().unit() : 0,
                    fits ? limiter::Verdict::ok : limiter::Verdict::never);
+  }
+  bool ask_together(std::span<const store::Question> questions) override {
+    if (!can_ask_together) return false;
+    for (const store::Question& question : questions) {
+      asked.push_back({question.operation, question.definition->shared_from_this(), std::string(question.limit_tag),
+                       std::string(question.key), question.cost, question.ticket, {}});
+    }
+    return true;
   }
   void reset(const store::Question& question, std::function<void(bool)> done) override {
     reset_keys.emplace_back(question.key);

@@ -42,6 +42,7 @@ class MemoryStore final : public Store {
   [[nodiscard]] Answer ask(const Question& question, SteadyTime now) override {
     return decide(question, at(now));
   }
+  [[nodiscard]] bool ask_together(std::span<const Question>) override { return false; }
   void reset(const Question& question, std::function<void(bool)> done) override {
     forget(*question.definition, question.limit_tag, question.key);
     done(true);

@@ -38,7 +38,7 @@ void BucketCall::on_added(const Item& item) {
 }
 
 void BucketCall::write_arguments(ByteBuffer& out) const {
-  write_bulk(out, std::int64_t{has_repeated_key_ ? 1 : 0});
+  write_bulk(out, std::int64_t{is_together_ ? 2 : has_repeated_key_ ? 1 : 0});
   write_bulk(out, static_cast<std::int64_t>(definitions().size()));
   for (const limiter::DefinitionPtr& definition : definitions()) {
     const limiter::TokenBucket& rules = definition->bucket();

@@ -14,6 +14,9 @@ namespace allowd::store {
 
 class BucketCall final : public ScriptCall {
  public:
+  // All items, of different keys, pass or none is charged.
+  void decide_together() { is_together_ = true; }
+  [[nodiscard]] bool is_together() const override { return is_together_; }
   [[nodiscard]] std::vector<Answer> answers(const redisReply& reply) const override;
 
  private:
@@ -41,6 +44,7 @@ class BucketCall final : public ScriptCall {
   // Hashes of the keys: an open-addressed set, 0 is free.
   std::array<std::uint32_t, 4 * kMaxWeight> seen_{};
   bool has_repeated_key_ = false;
+  bool is_together_ = false;
 };
 
 }  // namespace allowd::store

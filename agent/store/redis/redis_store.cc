@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "agent/store/redis/bucket_call.h"
 #include "agent/store/redis/counter_call.h"
 #include "agent/store/redis/script.h"
 
@@ -60,6 +61,27 @@ Answer RedisStore::ask(const Question& question, SteadyTime) {
   ++questions_open_;
   ++questions_total_;
   return {Answer::Status::promised, false, {}};
+}
+
+bool RedisStore::ask_together(std::span<const Question> questions) {
+  const bool are_buckets = std::all_of(questions.begin(), questions.end(), [](const Question& question) {
+    // A shadow's refusal would stop the others there.
+    return question.definition->shape() == limiter::Definition::Shape::bucket &&
+           !question.definition->is_shadow();
+  });
+  if (!are_buckets || questions.size() > ScriptCall::kMaxWeight) return false;
+  if (!link_.is_up() || questions_open_ + questions.size() > max_questions_) return false;
+  auto call = std::make_shared<BucketCall>();
+  call->decide_together();
+  for (const Question& question : questions) {
+    key_.clear();
+    append_redis_key(key_, prefix_, question.limit_tag, question.key);
+    call->add(question.operation, *question.definition, key_, question.cost, question.ticket);
+  }
+  questions_open_ += questions.size();
+  questions_total_ += questions.size();
+  waiting_.push_back(std::move(call));
+  return true;
 }
 
 ScriptCall& RedisStore::open_call(limiter::Definition::Shape shape) {
@@ -161,6 +183,11 @@ void RedisStore::on_transaction(const Call& call, const Reply& reply) {
 void RedisStore::settle(const ScriptCall& call, const std::vector<Answer>& answers) {
   if (!reported_error_.empty()) spdlog::info("redis: scripts succeed again");
   reported_error_.clear();
+  // Asked as one, none was charged unless all passed.
+  const bool has_passed_together =
+      !call.is_together() || std::all_of(answers.begin(), answers.end(), [](const Answer& answer) {
+        return answer.status == Answer::Status::decided && answer.decision.retry_after.count() == 0;
+      });
   for (std::size_t i = 0; i < call.items().size(); ++i) {
     const ScriptCall::Item& item = call.items()[i];
     const Answer& answer = answers[i];
@@ -173,7 +200,8 @@ void RedisStore::settle(const ScriptCall& call, const std::vector<Answer>& answe
     if (item.ticket == kNobody) continue;
     const auto fate = sink_->on_answer(item.ticket, answer, loop_.now());
     const bool has_charged = answer.status == Answer::Status::decided && item.operation == Operation::take &&
-                             has_passed(call.definition(item), answer.decision) && item.cost > 0;
+                             has_passed(call.definition(item), answer.decision) && item.cost > 0 &&
+                             has_passed_together;
     if (fate == AnswerSink::Fate::refused_meanwhile && has_charged) owe(call, item);
   }
 }
@@ -189,6 +217,17 @@ void RedisStore::repeat(const ScriptCall& call) {
   if (!link_.is_up()) return drop_unsent(call);  // nothing was charged
   ++script_reloads_total_;
   link_.reload_script();
+  if (call.is_together()) {
+    auto again = std::make_shared<BucketCall>();
+    again->decide_together();
+    for (const ScriptCall::Item& item : call.items()) {
+      const bool is_wanted = sink_->is_waiting(item.ticket) && !item.was_repeated;
+      if (!is_wanted) return fail(call);  // they were asked as one, and expire as one
+      again->add(item.operation, call.definition(item), call.redis_key(item), item.cost, item.ticket, true);
+    }
+    waiting_.push_back(std::move(again));
+    return;
+  }
   for (const ScriptCall::Item& item : call.items()) repeat(call, item);
 }
 

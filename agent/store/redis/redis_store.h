@@ -42,6 +42,7 @@ class RedisStore final : public Store {
 
   void attach(AnswerSink& sink) override { sink_ = &sink; }
   [[nodiscard]] Answer ask(const Question& question, SteadyTime now) override;
+  [[nodiscard]] bool ask_together(std::span<const Question> questions) override;
   void reset(const Question& question, std::function<void(bool)> done) override;
   [[nodiscard]] std::string describe_shards() const override;
   [[nodiscard]] std::string_view name() const override { return "redis"; }

@@ -65,7 +65,8 @@ end
 )lua";
 
 // KEYS  one per question. One that occurs twice is decided in order.
-// ARGV  "b", now, "1" if a key occurs twice, number of limits, (unit, refill, full, tick) of each,
+// ARGV  "b", now, "1" if a key occurs twice, "2" if all pass or none is charged (then none does), number of
+// limits, (unit, refill, full, tick) of each,
 //       then runs of (limit, operation, units, number of questions)
 // Reply one number per question: used when it passed, -1 - used when not; then, for every question under a
 // limit
@@ -83,11 +84,13 @@ for i = 1, limits do
   at = at + 4
 end
 local values, written, overs, k = call('MGET', unpack(KEYS)), {}, {}, 0
+local together, first, only_looks = ARGV[3] == '2', at, ARGV[3] == '2'
 while at < #ARGV do
   local limit, op, cost = tonumber(ARGV[at + 1]), ARGV[at + 2], tonumber(ARGV[at + 3])
   local unit, refill, full, tick = units[limit], refills[limit], fulls[limit], ticks[limit]
   local last_of_run = k + tonumber(ARGV[at + 4])
   at = at + 4
+  if only_looks and op == 't' then op = 'p' end
   while k < last_of_run do
     k = k + 1
     local key, value, used, last, over = KEYS[k], values[k], 0, now, 0
@@ -155,6 +158,13 @@ while at < #ARGV do
       reply[k] = passes and after or -1 - used
     end
     if tick > 1 then overs[#overs + 1] = over end
+  end
+  if together and at >= #ARGV then
+    -- looked at all: once more, to charge, if none refuses
+    together = false
+    local refused = false
+    for i = 1, k do refused = refused or reply[i] < 0 end
+    if not refused then at, k, overs, only_looks = first, 0, {}, false end
   end
 end
 for i = 1, #overs do reply[k + i] = overs[i] end

@@ -51,6 +51,8 @@ class ScriptCall {
   void add(limiter::Operation operation, const limiter::Definition& definition, std::string_view redis_key,
            std::int64_t cost, std::uint64_t ticket, bool was_repeated = false);
 
+  // Whether all items pass or none is charged.
+  [[nodiscard]] virtual bool is_together() const { return false; }
   [[nodiscard]] bool is_full() const { return weight_ >= kMaxWeight; }
   [[nodiscard]] const std::vector<Item>& items() const { return items_; }
   [[nodiscard]] std::string_view redis_key(const Item& item) const {
