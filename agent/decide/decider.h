@@ -91,7 +91,7 @@ class Decider final : private store::AnswerSink, public stats::MetricSource {
                                   SteadyTime deadline, SteadyTime now, Asker& asker);
   // Something taken for an allow_many that did not pass is given back.
   void count_compensation() { ++compensations_total_; }
-  // When the turn began that is under way.
+  // When the turn began in which the last answer came.
   [[nodiscard]] SteadyTime now() const { return now_; }
 
   // Forgets all that the key has used under that configured limit, then calls `done`, maybe before returning.

@@ -82,7 +82,7 @@ Kind Many::start_all(SteadyTime now) {
     return std::tie(a.subject.rule->tag, a.key) < std::tie(b.subject.rule->tag, b.key);
   });
   for (std::size_t i = 0; i < parts_.size(); ++i) steps_.push_back({i, parts_[i].subject.operation});
-  return go_on() ? Kind::decided : Kind::deferred;
+  return go_on(now) ? Kind::decided : Kind::deferred;
 }
 
 // Nobody else asks meanwhile: look at all, then take all.
@@ -97,14 +97,13 @@ void Many::decide_here(SteadyTime now) {
   finish();
 }
 
-bool Many::go_on() {
+bool Many::go_on(SteadyTime now) {
   if (std::exchange(is_going_on_, true)) return false;
   while (!steps_.empty() && open_ == 0) {
     const Step step = steps_.front();
     const Part& part = parts_[step.part];
     Subject subject = part.subject;
     subject.operation = step.operation;
-    const SteadyTime now = decider_.now();
     const Outcome outcome =
         decider_.ask(subject, part.key, std::max(limiter::Micros{0}, deadline_ - now), now, *this, step.part);
     if (outcome.kind == Kind::deferred) {
@@ -149,7 +148,7 @@ void Many::on_decision(std::uint64_t id, const protocol::Decision& decision) {
     const Step step = steps_.front();
     steps_.pop_front();
     take_in(step, decision);
-    if (!go_on()) return;
+    if (!go_on(decider_.now())) return;
   } else if (is_together_) {
     parts_[id].decision = decision;
     if (!decision.tier.empty()) parts_[id].decision.tier = tiers_.emplace_back(decision.tier);

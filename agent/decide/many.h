@@ -58,7 +58,7 @@ class Many final : private Asker {
   Outcome::Kind start_all(SteadyTime now);
   void decide_here(SteadyTime now);
   // Asks until an answer has to be waited for; true: all is decided.
-  bool go_on();
+  bool go_on(SteadyTime now);
   void take_in(const Step& step, const protocol::Decision& decision);
   void give_back(std::size_t refused);
   void finish();

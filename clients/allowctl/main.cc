@@ -143,6 +143,11 @@ int run(int argc, char** argv) {
   auto* key = app.add_subcommand("key", "What a key has left (admin socket)");
   key->add_option("LIMIT", key_limit)->required();
   key->add_option("KEY", key_name)->required();
+  auto* reset = app.add_subcommand("reset", "Forgets all that a key has used (admin socket)");
+  reset->add_option("LIMIT", key_limit)->required();
+  reset->add_option("KEY", key_name)->required();
+  auto* shards = app.add_subcommand("shards", "The servers that keep limits (admin socket)");
+  auto* reload = app.add_subcommand("reload", "Loads the agent's configuration anew (admin socket)");
 
   BenchOptions bench_options;
   double bench_seconds = 3;
@@ -172,6 +177,9 @@ int run(int argc, char** argv) {
                                 : run_report(client, "stats", as_json || stats_form == "json");
   }
   if (limits->parsed()) return admin("limits");
+  if (shards->parsed()) return admin("shards");
+  if (reload->parsed()) return admin("reload");
+  if (reset->parsed()) return admin("reset " + protocol::quoted(key_limit) + " " + protocol::quoted(key_name));
   if (key->parsed()) return admin("key " + protocol::quoted(key_limit) + " " + protocol::quoted(key_name));
   if (bench->parsed()) {
     bench_options.duration = to_micros(bench_seconds);

@@ -155,5 +155,49 @@ TEST_CASE("limit table: however many limits applications bring, they are counted
   CHECK(registry.decisions().size() == 4);  // api and inline, each with its overflow
 }
 
+TEST_CASE("limit table: names that are not configured fall to `default` if there is one") {
+  stats::Registry registry;
+  const LimitTable table(config_of("[limits.default]\nrate = \"1/s\"\n[limits.api]\nrate = \"2/s\"\n"),
+                         registry);
+  CHECK((*table.find("api"))->name() == "api");
+  for (const char* other : {"default", "x", ""}) CHECK((*table.find(other))->name() == "default");
+}
+
+TEST_CASE("limit table: the longest override decides, before a plan, before the limit") {
+  stats::Registry registry;
+  const LimitTable table(config_of("[limits.api]\nrate = \"1/s\"\nplans = { pro = { rate = \"5/s\" } "
+                                   "}\noverrides = { \"a*\" = { rate = "
+                                   "\"2/s\" }, \"ab*\" = { unlimited = true }, \"ab\" = { deny = true } }\n"),
+                         registry);
+  const Limit& api = **table.find("api");
+  const auto capacity = [&](std::string_view key, std::string_view plan) {
+    return api.rule_for(key, plan).definition->bucket().burst();
+  };
+  using Override = config::Override;
+  CHECK(capacity("x", "") == 1);
+  CHECK(capacity("x", "pro") == 5);
+  CHECK(capacity("x", "none") == 1);
+  CHECK(capacity("a", "pro") == 2);
+  CHECK(api.rule_for("ab", "").kind == Override::Kind::deny);
+  CHECK(api.rule_for("abc", "pro").kind == Override::Kind::unlimited);
+  CHECK(api.rule_for("x", "pro").tag == api.base().tag);
+  CHECK(api.has_plan("pro"));
+  CHECK_FALSE(api.has_plan(""));
+}
+
+TEST_CASE("limit table: loading replaces all limits, and who holds one keeps it") {
+  stats::Registry registry;
+  LimitTable table(config_of("[limits.a]\nrate = \"1/s\"\n[limits.b]\nrate = \"1/s\"\n"), registry);
+  const LimitPtr held = *table.find("a");
+  const auto* counters = held->base().decisions.front();
+  table.load(config_of("[limits.a]\nrate = \"9/s\"\n[limits.c]\nrate = \"1/s\"\n"));
+  CHECK(held->base().definition->bucket().burst() == 1);
+  CHECK((*table.find("a"))->base().definition->bucket().burst() == 9);
+  CHECK((*table.find("a"))->base().decisions.front() == counters);  // what was counted stays
+  CHECK(table.find("b") == nullptr);
+  CHECK(table.find("c") != nullptr);
+  CHECK(table.configured().size() == 2);
+}
+
 }  // namespace
 }  // namespace allowd::decide
