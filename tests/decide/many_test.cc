@@ -146,6 +146,7 @@ TEST_CASE("many: what a store cannot decide as one is asked in the order of the 
   const std::vector<std::string> expected = {"z", "a", "b"};  // n2:ip: before n4:user:
   for (const std::string& key : expected) {
     CHECK(store.asked.back().key == key);
+    CHECK(store.asked.back().at == at(1s));
     CHECK(scene.done == 0);
     store.grant(store.asked.back(), at(1s));
   }

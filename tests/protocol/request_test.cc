@@ -529,5 +529,139 @@ TEST_CASE("request: error codes have the names that PROTOCOL.md gives them") {
   CHECK(name_of(ErrorCode::internal) == "internal");
 }
 
+TEST_CASE("request: plan and force stand in the options") {
+  const std::string options = map(2) + str("plan") + str("pro") + str("force") + std::string("\xc3");
+  const Query query = read_query(allow(4, limit_and_key() + integer(1) + options));
+  CHECK(query.plan == "pro");
+  CHECK(query.is_forced);
+  const Query plain = read_query(
+      allow(4, limit_and_key() + integer(1) + map(2) + str("plan") + nil() + str("force") + nil()));
+  CHECK(plain.plan.empty());
+  CHECK_FALSE(plain.is_forced);
+  const auto refused = [](const std::string& options_of, std::string_view reason) {
+    check_bad(allow(4, limit_and_key() + integer(1) + options_of), reason);
+  };
+  refused(map(1) + str("plan") + integer(1), "plan must be a string");
+  refused(map(1) + str("force") + integer(1), "force must be true or false");
+  refused(map(2) + str("plan") + nil() + str("plan") + nil(), "plan stands twice");
+  refused(map(2) + str("force") + nil() + str("force") + nil(), "force stands twice");
+}
+
+TEST_CASE("request: what one query says does not leak into the next of a message that is used again") {
+  Message message;
+  const auto read = [&](const std::string& bytes) {
+    read_message(std::as_bytes(std::span(bytes)), message);
+    REQUIRE(message.kind == Message::Kind::request);
+  };
+  const std::string full = allow(4, limit_and_key() + integer(7) + map(3) + str("plan") + str("pro") +
+                                        str("force") + std::string("\xc3") + str("deadline_us") + integer(5));
+  const std::string plain = allow(2, limit_and_key());
+  read(full);
+  read(plain);
+  CHECK(message.request.query.plan.empty());
+  CHECK_FALSE(message.request.query.is_forced);
+  CHECK_FALSE(message.request.query.deadline_us.has_value());
+  CHECK(message.request.query.cost == 1);
+}
+
+TEST_CASE("request: a refund has the params of a peek") {
+  const Request request =
+      read_request(encode::request(integer(7), "refund", array(3) + limit_and_key() + integer(2)));
+  CHECK(request.method == Method::refund);
+  CHECK(request.query.cost == 2);
+  check_bad(encode::request(integer(7), "refund", array(4) + limit_and_key() + integer(2) + map(0)),
+            "params must be [limit, key, cost]");
+}
+
+TEST_CASE("request: a limit that is brought along may have tiers, and algorithms") {
+  const auto tier = [](const std::string& name, const std::string& more, unsigned pairs) {
+    return map(2 + pairs) + str("name") + str(name) + str("rate") + str("5/s") + more;
+  };
+  const std::string table =
+      map(2) + str("name") + str("login") + str("tiers") + array(2) + tier("a", "", 0) +
+      tier("b", str("algorithm") + str("fixed_window") + str("align") + str("clock"), 2);
+  const std::string bytes = allow(2, table + str("k"));
+  const Query query = read_query(bytes);
+  REQUIRE(query.defined_inline.has_value());
+  const InlineLimit& limit = *query.defined_inline;
+  CHECK(limit.name == "login");
+  REQUIRE(limit.tier_count == 2);
+  CHECK(limit.tiers[0].name == "a");
+  CHECK(limit.tiers[0].algorithm.empty());
+  CHECK(limit.tiers[1].algorithm == "fixed_window");
+  CHECK(limit.tiers[1].align == "clock");
+  CHECK(limit.encoded == table);
+  const auto refused = [](const std::string& tiers, std::string_view reason) {
+    check_bad(allow(2, map(2) + str("name") + str("n") + str("tiers") + tiers + str("k")), reason);
+  };
+  refused(array(0), "limit.tiers must be an array of tables");
+  refused(str("x"), "limit.tiers must be an array of tables");
+  refused(array(1) + integer(1), "limit.tiers must be an array of tables");
+  refused(array(1) + map(1) + str("rate") + str("1/s"), "a tier's name has 1 to 128 bytes");
+  refused(array(1) + map(1) + str("name") + str("a"), "a tier needs a rate");
+  refused(array(1) + tier("a", str("shadow") + std::string("\xc3"), 1),
+          "a limit table takes name, rate, burst, algorithm, align and tiers, each once");
+  std::string nine = array(9);
+  for (int i = 0; i < 9; ++i) nine += tier(std::to_string(i), "", 0);
+  refused(nine, "a limit has at most 8 tiers");
+  check_bad(allow(2, map(3) + str("name") + str("n") + str("tiers") + array(1) + tier("a", "", 0) +
+                         str("burst") + integer(5) + str("k")),
+            "rate and burst cannot stand beside tiers");
+}
+
+std::string many(unsigned count, const std::string& params) {
+  return encode::request(integer(7), "allow_many", array(count) + params);
+}
+
+TEST_CASE("request: allow_many carries its items, mode and options") {
+  const std::string items =
+      array(2) + array(2) + limit_and_key() + array(3) + str("ip") + str("1") + integer(4);
+  for (const auto& [bytes, is_all] : {std::pair{many(1, items), false},
+                                      {many(2, items + nil()), false},
+                                      {many(2, items + str("each")), false},
+                                      {many(2, items + str("all")), true},
+                                      {many(3, items + str("all") + nil()), true}}) {
+    CAPTURE(testing::to_hex(bytes));
+    const Request request = read_request(bytes);
+    CHECK(request.method == Method::allow_many);
+    CHECK(request.all_or_none == is_all);
+    REQUIRE(request.items.size() == 2);
+    CHECK(request.items[0].limit == "api");
+    CHECK(request.items[0].cost == 1);
+    CHECK(request.items[1].key == "1");
+    CHECK(request.items[1].cost == 4);
+    CHECK_FALSE(request.items[1].deadline_us.has_value());
+  }
+  const std::string with_options =
+      many(3, items + nil() + map(2) + str("deadline_us") + integer(9) + str("plan") + str("p"));
+  const Request request = read_request(with_options);
+  for (const Query& item : request.items) {
+    CHECK(item.deadline_us == 9);
+    CHECK(item.plan == "p");
+  }
+  CHECK(read_request(many(1, array(0))).items.empty());
+}
+
+TEST_CASE("request: what is wrong with an allow_many is said") {
+  const std::string item = array(2) + limit_and_key();
+  check_bad(many(0, ""), "params must be [[[limit, key, cost], ...], mode, options]");
+  check_bad(many(4, array(0) + nil() + nil() + nil()),
+            "params must be [[[limit, key, cost], ...], mode, options]");
+  check_bad(many(1, str("x")), "the items must be an array");
+  check_bad(many(1, array(1) + array(1) + str("api")), "an item must be [limit, key, cost]");
+  check_bad(many(1, array(1) + array(4) + limit_and_key() + integer(1) + nil()),
+            "an item must be [limit, key, cost]");
+  check_bad(many(1, array(1) + array(3) + limit_and_key() + negative(-1)), "cost is negative");
+  check_bad(many(2, array(1) + item + str("some")), "mode must be \"each\" or \"all\"");
+  check_bad(many(3, array(1) + item + nil() + map(1) + str("x") + nil()), "unknown option");
+  std::string full = encode::tagged(0xdc, 256, 2), over = encode::tagged(0xdc, 257, 2);
+  for (int i = 0; i < 257; ++i) {
+    if (i < 256) full += item;
+    over += item;
+  }
+  CHECK(read_request(many(1, full)).items.size() == 256);
+  check_refused(many(1, over), ErrorCode::too_large, "there are over 256 items");
+}
+
 }  // namespace
 }  // namespace allowd::protocol
