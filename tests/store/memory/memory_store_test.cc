@@ -238,5 +238,75 @@ TEST_CASE("memory store: tags state their own length") {
   CHECK(make_limit_tag('n', "a:b", "") == "n3:a:b:");
 }
 
+limiter::DefinitionPtr definition_of(std::vector<limiter::Tier> tiers) {
+  auto definition = limiter::Definition::make(std::move(tiers), false);
+  REQUIRE(definition);
+  return *definition;
+}
+limiter::Tier bucket_tier(std::string name, std::int64_t burst) {
+  return {std::move(name), *limiter::TokenBucket::make({1, 1h}, burst), false};
+}
+limiter::DefinitionPtr log_of(std::int64_t count) {
+  return definition_of({{"", *limiter::SlidingLog::make({count, 1min}), false}});
+}
+
+TEST_CASE("memory store: each tier takes a place, and all of a key are kept or none") {
+  MemoryStore store({.max_keys = 5, .epoch_offset = {}, .secret = {}});
+  const auto three = definition_of({bucket_tier("a", 5), bucket_tier("b", 6), bucket_tier("c", 7)});
+  CHECK(take(store, three, "x", 2, 1s).decision.remaining == 3);
+  CHECK(metric(store, "memory_keys") == 3);
+  CHECK(take(store, three, "x", 3, 1s).decision.remaining == 0);
+  const Answer second = take(store, three, "y", 2, 1s);
+  CHECK(second.by_overflow);
+  CHECK(second.decision.remaining == 3);
+  CHECK(metric(store, "memory_keys") == 3);
+  CHECK(take(store, three, "z", 4, 1s).decision.verdict == Verdict::limited);  // one overflow for all of them
+}
+
+TEST_CASE("memory store: a log takes as many places as it may ever need, and gives them back") {
+  MemoryStore store({.max_keys = 600, .epoch_offset = {}, .secret = {}});
+  const auto log = log_of(1000);
+  for (int i = 0; i < 1000; ++i) {
+    const auto now = 1s + limiter::Micros{i};
+    CHECK(take(store, log, "x", 1, now).decision.verdict == Verdict::ok);
+  }
+  const auto places = metric(store, "memory_keys");
+  CHECK(places * 72 >= 1000 * sizeof(limiter::Stamp));
+  CHECK(take(store, log, "y", 1, 2s).by_overflow == (2 * places > 600));
+  CHECK(take(store, log, "x", 1, 2s).decision.verdict == Verdict::limited);
+  CHECK(store.sweep(SteadyTime{60s}));
+  CHECK(metric(store, "memory_keys") >= places);
+  for (int i = 0; i < 200; ++i) store.sweep(SteadyTime{200s});
+  CHECK(metric(store, "memory_keys") == 0);
+  CHECK(store.is_empty());
+}
+
+TEST_CASE("memory store: what is forgotten starts anew, whatever it was counted by") {
+  MemoryStore store({});
+  for (const auto& definition :
+       {make_bucket(1, 1h, 3), log_of(3), definition_of({bucket_tier("a", 3), bucket_tier("b", 9)})}) {
+    CHECK(take(store, definition, "x", 3, 1s).decision.remaining == 0);
+    CHECK(take(store, definition, "other", 3, 1s).decision.remaining == 0);
+    bool is_forgotten = false;
+    store.reset({Operation::refund, definition.get(), kTag, "x", 0, 0},
+                [&](bool done) { is_forgotten = done; });
+    CHECK(is_forgotten);
+    CHECK(take(store, definition, "x", 3, 1s).decision.verdict == Verdict::ok);
+    CHECK(take(store, definition, "other", 1, 1s).decision.verdict == Verdict::limited);
+    store.forget(*definition, kTag, "x");
+    store.forget(*definition, kTag, "other");
+  }
+  CHECK(store.is_empty());
+}
+
+TEST_CASE("memory store: a window that was refunded to nothing keeps its start") {
+  MemoryStore store({});
+  const auto window = definition_of(
+      {{"", *limiter::FixedWindow::make({3, 1min}, limiter::FixedWindow::Align::first), false}});
+  CHECK(take(store, window, "x", 1, 10s).decision.reset_after == 1min);
+  CHECK(ask(store, window, Operation::refund, "x", 1, 20s).decision.remaining == 3);
+  CHECK(take(store, window, "x", 1, 30s).decision.reset_after == 40s);
+}
+
 }  // namespace
 }  // namespace allowd::store
