@@ -32,7 +32,7 @@ def name_of(vector: Vector) -> str:
 def configured_limits() -> str:
     """A limit for every name that the vectors use, large enough for their costs."""
     names = {vector["limit"] for vector in REQUESTS if isinstance(vector.get("limit"), str)} - {""}
-    table = 'rate = "1000000/s"\nburst = 1000000000'
+    table = 'rate = "1000000/s"\nburst = 1000000000\nrefund = true'
     return "\n\n".join(f"[limits.{json.dumps(name, ensure_ascii=False)}]\n{table}" for name in sorted(names))
 
 
@@ -57,9 +57,15 @@ def test_a_request_of_the_vectors_is_answered_as_they_say(agent: Agent, vector: 
         if expected is None and vector["method"] in ("allow", "peek"):
             assert len(reply.result) == 10
             limit = vector["limit"]
-            capacity = 1_000_000_000 if isinstance(limit, str) else limit.get("burst", int(limit["rate"].split("/")[0]))
+            if isinstance(limit, str):
+                capacity = 1_000_000_000
+            else:
+                tiers = limit.get("tiers", [limit])
+                capacity = min(tier.get("burst", int(tier["rate"].split("/")[0])) for tier in tiers)
             assert reply.result[1] == capacity
             assert reply.result[5] == ("ok" if vector["cost"] <= capacity else "never")
+        if "items" in vector:
+            assert [decision[5] for decision in reply.result] == ["ok"] * len(vector["items"])
         assert client.ask("ping") == "pong", "the connection stays open"
 
 

@@ -35,6 +35,8 @@ std::vector<json> read_lines(const std::string& name) {
 Method method_of(const std::string& name) {
   if (name == "allow") return Method::allow;
   if (name == "peek") return Method::peek;
+  if (name == "allow_many") return Method::allow_many;
+  if (name == "refund") return Method::refund;
   if (name == "ping") return Method::ping;
   if (name == "info") return Method::info;
   return name == "stats" ? Method::stats : Method::other;
@@ -53,12 +55,21 @@ void check_query(const json& line, const Query& query) {
   } else {
     REQUIRE(query.defined_inline.has_value());
     CHECK(query.defined_inline->name == limit.at("name").get<std::string>());
-    CHECK(query.defined_inline->tiers[0].rate == limit.at("rate").get<std::string>());
-    CHECK(query.defined_inline->tiers[0].burst == optional_integer(limit, "burst"));
+    const json tiers = limit.contains("tiers") ? limit.at("tiers") : json::array({limit});
+    REQUIRE(query.defined_inline->tier_count == tiers.size());
+    for (std::size_t i = 0; i < tiers.size(); ++i) {
+      const InlineTier& tier = query.defined_inline->tiers[i];
+      CHECK(tier.name == (limit.contains("tiers") ? tiers[i].at("name").get<std::string>() : ""));
+      CHECK(tier.rate == tiers[i].at("rate").get<std::string>());
+      CHECK(tier.burst == optional_integer(tiers[i], "burst"));
+      CHECK(tier.algorithm == tiers[i].value("algorithm", ""));
+      CHECK(tier.align == tiers[i].value("align", ""));
+    }
   }
   CHECK(to_hex(query.key) == line.at("key_hex").get<std::string>());
   CHECK(query.cost == line.at("cost").get<std::int64_t>());
-  CHECK(query.deadline_us == optional_integer(line, "deadline_us"));
+  CHECK(query.plan == line.value("plan", ""));
+  CHECK(query.is_forced == line.value("force", false));
 }
 
 TEST_CASE("vectors: the agent reads every request as its line says") {
@@ -78,7 +89,17 @@ TEST_CASE("vectors: the agent reads every request as its line says") {
     CHECK_FALSE(message.request.refusal.has_value());
     if (message.request.refusal) continue;
     CHECK(message.request.method == method_of(line.at("method").get<std::string>()));
-    if (line.contains("limit")) check_query(line, message.request.query);
+    if (line.contains("limit")) {
+      check_query(line, message.request.query);
+      CHECK(message.request.query.deadline_us == optional_integer(line, "deadline_us"));
+    }
+    if (!line.contains("items")) continue;
+    CHECK(message.request.all_or_none == (line.at("mode") == "all"));
+    REQUIRE(message.request.items.size() == line.at("items").size());
+    for (std::size_t i = 0; i < message.request.items.size(); ++i) {
+      check_query(line.at("items")[i], message.request.items[i]);
+      CHECK(message.request.items[i].deadline_us == optional_integer(line, "deadline_us"));
+    }
   }
 }
 
