@@ -27,10 +27,19 @@ void check_views(const protocol::Query& query, std::string_view whole) {
   const auto defined = query.defined_inline.value_or(protocol::InlineLimit{});
   // A message is used again: what its kind does not have may be left from before.
   const std::string_view limit = query.defined_inline ? std::string_view() : query.limit;
-  for (const std::string_view view : {limit, query.key, defined.name, defined.rate, defined.encoded}) {
-    if (view.empty()) continue;
+  const auto check_inside = [&](std::string_view view) {
+    if (view.empty()) return;
     expect(view.data() >= whole.data() && view.data() + view.size() <= whole.data() + whole.size(),
            "a view lies inside the message");
+  };
+  for (const std::string_view view : {limit, query.key, query.plan, defined.name, defined.encoded})
+    check_inside(view);
+  expect(defined.tier_count >= 1 && defined.tier_count <= protocol::InlineLimit::kMaxTiers,
+         "tiers are within their cap");
+  for (std::size_t i = 0; i < defined.tier_count; ++i) {
+    const protocol::InlineTier& tier = defined.tiers[i];
+    for (const std::string_view view : {tier.name, tier.rate, tier.algorithm, tier.align}) check_inside(view);
+    expect(!query.defined_inline || !tier.rate.empty(), "every tier has a rate");
   }
   expect(query.key.size() <= protocol::kMaxKeyBytes, "a key is within its cap");
   expect(limit.size() <= protocol::kMaxLimitNameBytes, "a limit's name is within its cap");
@@ -65,7 +74,12 @@ void check_message(const Message& message, std::span<const std::byte> bytes) {
   const protocol::Method method = message.request.method;
   if (message.request.refusal) {
     expect(!message.request.refusal->reason.empty(), "a refusal has a reason");
-  } else if (method == protocol::Method::allow || method == protocol::Method::peek) {
+  } else if (method == protocol::Method::allow_many) {
+    expect(message.request.items.size() <= protocol::kMaxItems, "items are within their cap");
+    for (const protocol::Query& item : message.request.items)
+      check_views(item, text_of(bytes).substr(0, message.size));
+  } else if (method == protocol::Method::allow || method == protocol::Method::peek ||
+             method == protocol::Method::refund) {
     check_views(message.request.query, text_of(bytes).substr(0, message.size));
   }
 }

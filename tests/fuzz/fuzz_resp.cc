@@ -3,22 +3,23 @@
 // The guarded reader of Redis's replies on any bytes in any pieces. The input's first byte says how many
 // bytes follow that are sizes of pieces, used in turn; all the rest is what the server sends.
 #include <algorithm>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "agent/limiter/token_bucket.h"
-#include "agent/store/redis/bucket_script.h"
+#include "agent/store/redis/counter_call.h"
 #include "agent/store/redis/resp.h"
+#include "agent/store/redis/script_call.h"
 #include "tests/fuzz/expect.h"
 
 namespace allowd::fuzz {
 namespace {
 
-using store::BucketCall;
 using store::ReplyReader;
+using store::ScriptCall;
 
 void check_reply(const redisReply& reply, std::size_t depth) {
   if (reply.type != REDIS_REPLY_ARRAY) return;
@@ -27,24 +28,61 @@ void check_reply(const redisReply& reply, std::size_t depth) {
   for (std::size_t i = 0; i < reply.elements; ++i) check_reply(*reply.element[i], depth + 1);
 }
 
-// The reply as an answer of the script to `questions` questions.
-void check_answers(const redisReply& reply) {
-  static const limiter::TokenBucket bucket = *limiter::TokenBucket::make({7, limiter::Micros{1'000'000}}, 50);
-  static const BucketCall call = [] {
-    BucketCall made;
-    for (std::uint64_t i = 0; i < BucketCall::kMaxQuestions; ++i)
-      made.add(limiter::Operation::take, bucket, "key", 3, i);
+limiter::DefinitionPtr define(limiter::Algorithm rules, std::string name = "") {
+  return *limiter::Definition::make({{std::move(name), std::move(rules), false}}, false);
+}
+
+// Calls of up to four questions about a limit of each shape.
+const std::vector<std::unique_ptr<ScriptCall>>& calls() {
+  static const std::vector<std::unique_ptr<ScriptCall>> all = [] {
+    const limiter::Rate rate{7, limiter::Micros{1'000'000}};
+    const std::vector<limiter::DefinitionPtr> definitions = {
+        define(*limiter::TokenBucket::make(rate, 50)),
+        define(*limiter::TokenBucket::make({999'983, std::chrono::hours(24)}, 999'983)),
+        define(*limiter::FixedWindow::make(rate, limiter::FixedWindow::Align::clock)),
+        define(*limiter::SlidingWindow::make(rate)),
+        *limiter::Definition::make({{"a", *limiter::TokenBucket::make(rate, 50), false},
+                                    {"b", *limiter::SlidingWindow::make({9, std::chrono::hours(1)}), true}},
+                                   false),
+        define(*limiter::SlidingLog::make(rate)),
+        define(*limiter::Counter::make(rate))};
+    std::vector<std::unique_ptr<ScriptCall>> made;
+    for (const limiter::DefinitionPtr& definition : definitions) {
+      for (std::uint64_t questions = 1; questions <= 4; ++questions) {
+        made.push_back(ScriptCall::make(definition->shape()));
+        for (std::uint64_t i = 0; i < questions; ++i)
+          made.back()->add(limiter::Operation::take, *definition, "key", 3, i);
+        store::ByteBuffer command;
+        made.back()->write(command, "sha", limiter::TimePoint{std::chrono::hours(1)});
+      }
+    }
     return made;
   }();
-  if (reply.type != REDIS_REPLY_ARRAY || reply.elements == 0) return;
-  const std::size_t questions = reply.elements - 1;
-  if (questions > BucketCall::kMaxQuestions || !BucketCall::fits(reply, questions)) return;
-  static_cast<void>(BucketCall::healed(reply));
-  for (std::size_t i = 0; i < questions; ++i) {
-    const auto decision = call.answer(reply, i).decision;
-    expect(decision.remaining >= 0 && decision.remaining <= bucket.burst(),
-           "what remains is within the bucket");
-    expect(decision.reset_after.count() >= 0 && decision.retry_after.count() >= 0, "no wait is negative");
+  return all;
+}
+
+void check_decision(const store::Answer& answer, std::int64_t most) {
+  if (answer.status != store::Answer::Status::decided) return;
+  const limiter::Decision& decision = answer.decision;
+  expect(decision.remaining >= 0 && decision.remaining <= most, "what remains is within the limit");
+  expect(decision.reset_after.count() >= 0 && decision.more_after.count() >= 0 &&
+             decision.retry_after.count() >= -1,
+         "no wait is negative");
+  expect((decision.retry_after.count() == 0) == (decision.verdict == limiter::Verdict::ok),
+         "who is refused waits");
+}
+
+// The reply as an answer of the script, whatever was asked.
+void check_answers(const redisReply& reply) {
+  for (const auto& call : calls()) {
+    if (const auto* counters = dynamic_cast<const store::CounterCall*>(call.get())) {
+      for (const store::Answer& answer : counters->transaction_answers(reply)) check_decision(answer, 7);
+    }
+    if (!call->fits(reply)) continue;
+    static_cast<void>(ScriptCall::healed(reply));
+    const auto answers = call->answers(reply);
+    expect(answers.size() == call->items().size(), "every question has an answer");
+    for (const store::Answer& answer : answers) check_decision(answer, 999'983);
   }
 }
 

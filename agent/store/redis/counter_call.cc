@@ -45,7 +45,8 @@ void CounterCall::write_arguments(ByteBuffer& out) const {
 
 Answer CounterCall::answer(const Item& item, std::int64_t count, std::int64_t left_ms) const {
   const limiter::Counter& counter = definition(item).counter();
-  const limiter::Micros left = std::chrono::milliseconds(std::max<std::int64_t>(1, left_ms));
+  const limiter::Micros left =
+      std::chrono::milliseconds(std::clamp<std::int64_t>(left_ms, 1, window_ms(counter)));
   return {Answer::Status::decided, false,
           definition(item).judged(counter.describe(count, left, item.operation, item.cost))};
 }
@@ -54,7 +55,8 @@ std::vector<Answer> CounterCall::answers(const redisReply& reply) const {
   std::vector<Answer> all;
   for (std::size_t i = 0; i < items().size(); ++i) {
     const std::int64_t count = reply.element[2 * i]->integer;
-    all.push_back(count < 0 ? Answer{} : answer(items()[i], count, reply.element[2 * i + 1]->integer));
+    const bool is_count = count >= 0 && count <= 2 * limiter::kMaxUsed;
+    all.push_back(!is_count ? Answer{} : answer(items()[i], count, reply.element[2 * i + 1]->integer));
   }
   return all;
 }

@@ -23,13 +23,20 @@ std::vector<Answer> LogCall::answers(const redisReply& reply) const {
     const auto number = [&](std::size_t n) {
       return std::int64_t{reply.element[kNumbersPerItem * i + n]->integer};
     };
-    const auto time = [&](std::size_t n) { return limiter::TimePoint{limiter::Micros{number(n)}}; };
+    const auto time = [&](std::size_t n) {  // none that our script sends is cut
+      return limiter::TimePoint{
+          limiter::Micros{std::clamp<std::int64_t>(number(n), 0, 2 * limiter::kMaxUsed)}};
+    };
     const std::int64_t passed = number(0), used = number(1);
     const limiter::SlidingLog::Summary summary{used, time(2), time(3), time(4)};
     all.emplace_back();
-    if ((passed != 0 && passed != 1) || used < 0) continue;  // of a newer version, or not our script
+    if ((passed != 0 && passed != 1) || used < 0 || used > limiter::kMaxUsed) continue;  // newer, or not ours
     // A clock that stepped back counts as the time of the newest stamp, which leaves a window later.
     const auto now = used > 0 ? std::max(asked_at(), summary.all_free - log.rate().period) : asked_at();
+    const auto latest = now + log.rate().period;
+    const auto is_ahead = [&](limiter::TimePoint then) { return then > now && then <= latest; };
+    if (used > 0 && !(is_ahead(summary.all_free) && is_ahead(summary.more_fits))) continue;
+    if (passed == 0 && !is_ahead(summary.cost_fits)) continue;
     const auto verdict = passed == 1 ? limiter::Verdict::ok : limiter::Verdict::limited;
     all.back() = {Answer::Status::decided, false,
                   definition(items()[i]).judged(log.describe(summary, verdict, now))};
