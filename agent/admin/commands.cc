@@ -21,6 +21,7 @@ std::string describe(const protocol::Query& query, const protocol::Decision& dec
                           {"key", protocol::quoted(query.key)},
                           {"verdict", name_of(decision.verdict)},
                           {"source", name_of(decision.source)},
+                          {"tier", protocol::quoted(decision.tier)},
                           {"capacity", decision.limit},
                           {"remaining", decision.remaining},
                           {"retry_after_us", decision.retry_after_us},

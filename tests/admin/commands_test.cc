@@ -192,6 +192,7 @@ TEST_CASE("admin commands: key peeks, and shows limit and key quoted") {
         "key: \"a\\x00b\\\"\"\n"
         "verdict: ok\n"
         "source: store\n"
+        "tier: \"\"\n"
         "capacity: 20\n"
         "remaining: 19\n"
         "retry_after_us: 0\n"
@@ -231,5 +232,33 @@ TEST_CASE("admin commands: a store that does not answer leaves the word to the p
   CHECK(scene.replies.size() == 1);
 }
 
+TEST_CASE("admin commands: reset forgets a key, or says that nobody knows") {
+  Scene scene;
+  CHECK(scene.run("reset api user-1") == "reset\n");
+  CHECK(scene.fake.reset_keys == std::vector<std::string>{"user-1"});
+  scene.fake.available = false;
+  CHECK(scene.run("reset api user-1") == "error: unavailable: the store cannot be reached\n");
+  CHECK(scene.run("reset nobody user-1") == "error: unknown_limit: no limit is named \"nobody\"\n");
+  CHECK(scene.run("reset api")->starts_with("error: bad_request: usage: reset LIMIT KEY"));
+  CHECK(scene.run("reset api " + std::string(1025, 'k'))->starts_with("error: too_large: "));
+}
+
+TEST_CASE("admin commands: shards are what the store says of its servers") {
+  Scene scene;
+  CHECK(scene.run("shards") == "# name\nfake\n");
+}
+
+TEST_CASE("admin commands: reload answers when it is done") {
+  Scene scene;
+  std::vector<std::string> answers;
+  for (int i = 0; i < 2; ++i)
+    scene.commands.run("reload", at(1s), [&](std::string answer) { answers.push_back(std::move(answer)); });
+  CHECK(answers.empty());
+  REQUIRE(scene.reloads.size() == 2);
+  scene.reloads[0](std::string("reloaded: generation 2, 1 limits\n"));
+  scene.reloads[1](Error{Error::Code::bad_request, "f:1: limits.x: rate is missing"});
+  CHECK(answers == std::vector<std::string>{"reloaded: generation 2, 1 limits\n",
+                                            "error: bad_request: f:1: limits.x: rate is missing\n"});
+}
 }  // namespace
 }  // namespace allowd::admin
