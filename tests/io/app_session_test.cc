@@ -68,7 +68,7 @@ TEST_CASE("app session: mistakes are answered by their code, and the connection 
   scene.open();
   auto client = scene.client();
   const std::vector<std::pair<std::string, std::string>> mistakes = {
-      {encode::request(encode::integer(7), "allow_many", encode::array(0)),
+      {encode::request(encode::integer(7), "reserve", encode::array(0)),
        "unknown_method: no such method on this socket"},
       {allow_bytes(7, "nosuch"), "unknown_limit: no limit is named \"nosuch\""},
       {encode::allow(3, encode::str("open") + encode::str("k") + encode::negative(-1)),
@@ -132,6 +132,72 @@ TEST_CASE("app session: a store that answers later is waited for, and others are
   const SeenReply last = client.reply();
   CHECK(last.msgid == 1);
   CHECK(last.decision().source == "store");
+}
+
+std::string many_bytes(std::uint32_t msgid, int items, std::string_view mode) {
+  std::string list = encode::array(static_cast<unsigned>(items));
+  for (int i = 0; i < items; ++i)
+    list += encode::array(2) + encode::str("open") + encode::str("key " + std::to_string(i));
+  return encode::request(encode::integer(msgid), "allow_many",
+                         encode::array(3) + list + encode::str(mode) + encode::map(1) +
+                             encode::str("deadline_us") + encode::u32(50'000'000));
+}
+
+// How many decisions stand in the result of an allow_many.
+std::size_t decisions_in(const SeenReply& reply) {
+  protocol::Cursor cursor(testing::as_bytes(reply.result));
+  std::uint32_t count = 0;
+  REQUIRE(cursor.read_array(count));
+  for (std::uint32_t i = 0; i < count; ++i) {
+    protocol::ReceivedDecision decision;
+    REQUIRE(protocol::read_decision(cursor, decision));
+  }
+  return count;
+}
+
+TEST_CASE("app session: allow_many is one reply, when the last of its answers has come") {
+  ServerScene scene(FakeStore::Mode::later);
+  scene.open();
+  auto client = scene.client();
+  client.send(many_bytes(1, 3, "each") + plain_bytes(2, "ping"));
+  CHECK(client.reply().msgid == 2);
+  scene.wait_for_questions(3);
+  for (const std::size_t i : {2U, 0U}) scene.fake.grant(scene.fake.asked[i], scene.loop.now());
+  turn_on(scene.loop);
+  CHECK(client.replies_so_far() == 0);
+  scene.fake.grant(scene.fake.asked[1], scene.loop.now());
+  const SeenReply reply = client.reply();
+  CHECK(reply.msgid == 1);
+  CHECK(decisions_in(reply) == 3);
+}
+
+TEST_CASE("app session: allow_many of all goes on by itself from answer to answer") {
+  ServerScene scene(FakeStore::Mode::later);
+  scene.open();
+  auto client = scene.client();
+  client.send(many_bytes(1, 3, "all"));
+  for (std::size_t i = 0; i < 3; ++i) {
+    scene.wait_for_questions(i + 1);
+    scene.fake.grant(scene.fake.asked[i], scene.loop.now());
+  }
+  CHECK(decisions_in(client.reply()) == 3);
+}
+
+TEST_CASE("app session: a client that leaves an allow_many behind is let go when the last answer has come") {
+  for (const char* mode : {"each", "all"}) {
+    ServerScene scene(FakeStore::Mode::later);
+    scene.fake.can_ask_together = true;
+    scene.open();
+    {
+      auto client = scene.client();
+      client.send(many_bytes(1, 3, mode));
+      scene.wait_for_questions(3);
+    }
+    turn_on(scene.loop);
+    for (const auto& asked : std::vector(scene.fake.asked)) scene.fake.grant(asked, scene.loop.now());
+    testing::turn_until(scene.loop, [&] { return scene.metric("connections") == 0; });
+    CHECK(scene.metric("queries_open") == 0);
+  }
 }
 
 TEST_CASE("app session: a deadline that passes is answered by the policy, without anything else happening") {
