@@ -77,8 +77,9 @@ class Store : public stats::MetricSource {
   // Answers at once, or promises exactly one call of the sink's on_answer for this ticket.
   [[nodiscard]] virtual Answer ask(const Question& question, SteadyTime now) = 0;
 
-  // Asks the questions, about different keys, as one: all pass, or none is charged and those that would pass answer
-  // as a peek. True: promised, as by ask. False: this store cannot do these at once, and nothing was asked.
+  // Asks the questions, about different keys, as one: all pass, or none is charged and those that would pass
+  // answer as a peek. True: promised, as by ask. False: this store cannot do these at once, and nothing was
+  // asked.
   [[nodiscard]] virtual bool ask_together(std::span<const Question> questions) = 0;
 
   // Forgets all that the question's key has used under its limit, then calls `done`, maybe before returning.

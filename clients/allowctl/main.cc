@@ -179,7 +179,8 @@ int run(int argc, char** argv) {
   if (limits->parsed()) return admin("limits");
   if (shards->parsed()) return admin("shards");
   if (reload->parsed()) return admin("reload");
-  if (reset->parsed()) return admin("reset " + protocol::quoted(key_limit) + " " + protocol::quoted(key_name));
+  if (reset->parsed())
+    return admin("reset " + protocol::quoted(key_limit) + " " + protocol::quoted(key_name));
   if (key->parsed()) return admin("key " + protocol::quoted(key_limit) + " " + protocol::quoted(key_name));
   if (bench->parsed()) {
     bench_options.duration = to_micros(bench_seconds);

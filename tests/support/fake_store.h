@@ -68,8 +68,13 @@ class FakeStore final : public store::Store {
   bool ask_together(std::span<const store::Question> questions) override {
     if (!can_ask_together) return false;
     for (const store::Question& question : questions) {
-      asked.push_back({question.operation, question.definition->shared_from_this(), std::string(question.limit_tag),
-                       std::string(question.key), question.cost, question.ticket, {}});
+      asked.push_back({question.operation,
+                       question.definition->shared_from_this(),
+                       std::string(question.limit_tag),
+                       std::string(question.key),
+                       question.cost,
+                       question.ticket,
+                       {}});
     }
     return true;
   }
