@@ -269,7 +269,6 @@ limiter::Tier read_tier(const Table& table) {
   if (name->empty() || name->size() > kMaxNameBytes || !is_printable) {
     table.fail("name", "must have 1 to 128 bytes and no control characters");
   }
-  if (*name == "overflow") table.fail("name", "is reserved: what the overflow bucket decides is reported so");
   return {*name, read_algorithm(table), table.boolean("shadow").value_or(false)};
 }
 

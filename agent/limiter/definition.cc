@@ -100,6 +100,8 @@ Result<DefinitionPtr> Definition::make(std::vector<Tier> tiers, bool shadow) {
   for (auto tier = tiers.begin(); tier != tiers.end(); ++tier) {
     const bool is_second =
         std::any_of(tiers.begin(), tier, [&](const Tier& t) { return t.name == tier->name; });
+    if (tier->name == "overflow")
+      return bad("a tier cannot be named overflow: what the overflow bucket decides is");
     if (is_second) return bad("two tiers are named \"" + tier->name + "\"");
     if (stands_alone(*tier) && (tiers.size() > 1 || !tier->name.empty())) {
       return bad(std::string(name_of(tier->algorithm)) + " cannot be a tier; it stands alone");

@@ -393,7 +393,7 @@ TEST_CASE("config: tiers that cannot be are refused where they stand") {
   refused("{ name = \"a\" }", "[0]: rate is missing");
   refused("{ name = \"\", rate = \"1/s\" }", "[0].name: must have 1 to 128 bytes and no control characters");
   refused("{ name = \"overflow\", rate = \"1/s\" }",
-          "[0].name: is reserved: what the overflow bucket decides is reported so");
+          ": a tier cannot be named overflow: what the overflow bucket decides is");
   refused("{ name = \"a\", rate = \"1/s\" }, { name = \"a\", rate = \"2/s\" }",
           ": two tiers are named \"a\"");
   refused("{ name = \"a\", rate = \"1/s\", algorithm = \"sliding_log\" }",
