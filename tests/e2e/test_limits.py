@@ -520,6 +520,32 @@ def test_a_cost_above_the_capacity_never_passes_and_does_not_travel(
     assert client.peek(limit, key).remaining == capacity
 
 
+def test_never_shows_what_is_left_where_that_is_known(client: Client, store: str, key: str) -> None:
+    for limit in ALGORITHMS:
+        client.allow(limit, key, 4)
+        never = client.allow(limit, key, 11)
+        assert (never.verdict, never.remaining) == ("never", 6 if store == "memory" else 10), limit
+
+
+def test_a_full_log_is_forgotten_as_a_whole(rack: Rack, store: str, shared_redis: RedisServer) -> None:
+    limits = f'[limits.log]\nrate = "1000/day"\nalgorithm = "sliding_log"\nrefund = true\n{PATIENT}'
+    agent = rack.start(limits, redis=shared_redis.config(prefix="full") if store == "redis" else "")
+    wait_until(lambda: not agent.ask("info")["degraded"], "it has found its store")
+    with agent.connect() as client:
+        for left in range(999, -1, -1):
+            assert client.allow("log", "k").remaining == left
+        refused = client.allow("log", "k")
+        assert (refused.allowed, refused.remaining, refused.verdict) == (False, 0, "limited")
+        assert is_just_below(refused.retry_after_us, DAY)
+        assert client.refund("log", "k", 400).remaining == 400
+        assert client.allow("log", "k", 401).verdict == "limited"
+        assert client.allow("log", "k", 400).remaining == 0
+        assert client.allow("log", "other", 1000).allowed
+        assert agent.admin("reset log k") == "reset\n"
+        assert client.allow("log", "k", 1000)[:3] == (True, 1000, 0)
+        assert not client.allow("log", "k").allowed
+
+
 # Tiers
 
 

@@ -441,6 +441,61 @@ def test_a_user_with_the_listed_rights_is_enough_for_every_limit(
     assert denied <= ({b"info"} if not more else set()), denied
 
 
+def test_a_kind_of_limit_that_fails_beside_others_that_work_does_not_fill_the_log(
+    rack: Rack, redis: RedisServer
+) -> None:
+    redis.call("ACL", "SETUSER", "hampered", "reset", "on", ">pa55", "~*", "+@all", "-exec")
+    agent = started(rack, f'url = "redis://hampered:pa55@127.0.0.1:{redis.port}"')
+    with agent.connect() as client:
+        for _ in range(200):
+            assert client.allow("counter", "k")[5:7] == ("unavailable", "fallback")
+            assert client.peek("token_bucket", "k")[5:7] == ("ok", "store")
+    assert agent.metric("redis_errors_total") == 200
+    assert 1 <= agent.log().count("NOPERM") < 20, "a line per change of state, not per query"
+
+
+# Late grants
+
+
+@pytest.mark.parametrize("limit", SCRIPTED)
+def test_what_is_granted_late_to_somebody_who_was_refused_is_given_back_once(
+    rack: Rack, redis: RedisServer, limit: str
+) -> None:
+    hasty = "\n".join(
+        f'[limits.{policy}]\n{KINDS[limit].text}\nrefund = true\non_failure = "{policy}"\ndeadline = "300ms"'
+        for policy in ("deny", "allow")
+    )
+    patient = {"deadline_us": 10_000_000}
+    agent = started(rack, redis.config(), hasty)
+    with agent.connect() as client:
+        for policy, key in (("deny", "k"), ("deny", "forced"), ("allow", "k")):
+            assert client.allow(policy, key, 3, **patient).remaining == 7
+        queries = [
+            ("allow", "deny", "k", 4),
+            ("peek", "deny", "k", 4),
+            ("allow", "allow", "k", 4),
+            ("allow", "deny", "forced", 4, {"force": True}),
+        ]
+        redis.pause()
+        try:
+            # In one write, and so in one script: what is never sent needs no giving back.
+            client.send(b"".join(request(*query, msgid=1000 + number) for number, query in enumerate(queries)))
+            replies = client.receive_many(len(queries))
+        finally:
+            redis.resume()
+        assert {reply.result[6] for reply in replies.values()} == {"fallback"}
+        assert [replies[1000 + number].result[0] for number in range(4)] == [False, False, True, True]
+        wait_until(lambda: agent.metric("late_answers_total") == len(queries), "they have come late")
+
+        def left(policy: str, key: str) -> int:
+            return client.allow(policy, key, 0, **patient).remaining
+
+        wait_until(lambda: left("deny", "k") == 7, "it was refused, and is given back")
+        assert left("allow", "k") == 3, "it was let pass, and counts"
+        assert left("deny", "forced") == 3, "usage that is a fact counts"
+    assert agent.metric("redis_given_back_total") == 1
+
+
 # Reset
 
 
