@@ -622,6 +622,22 @@ def test_all_keys_are_distinct(client: Client, limit: str) -> None:
     assert errors_of(client, limit, "x" * 1025) == "too_large"
 
 
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_where_the_table_is_full_nobody_finds_a_full_limit_for_having_been_forgotten(
+    rack: Rack, algorithm: str
+) -> None:
+    limits = f'[limits.api]\nrate = "10/100d"\nalgorithm = "{algorithm}"'
+    agent = rack.start(limits, agent="max_keys = 8")
+    with agent.connect() as client:
+        first = [client.allow("api", f"key {number}", 10) for number in range(40)]
+        passed = [decision for decision in first if decision.allowed]
+        assert 2 <= len(passed) <= 9, "one for each entry, and one that all others share"
+        assert sum(decision.tier == "overflow" for decision in passed) == 1
+        again = [client.allow("api", f"key {number}") for number in range(40)]
+        assert not any(decision.allowed for decision in again)
+    assert agent.metric("overflow_decisions_total") >= 30
+
+
 # Inline limits
 
 

@@ -707,3 +707,56 @@ def test_agents_amid_a_change_mint_nothing_in_any_time(rack: Rack, redis: RedisS
                 # From any earlier query to this answer no more has passed than the laxer one lets pass.
                 assert admitted - change.rate * time.monotonic() - lowest <= change.burst + slack
     assert seen > 20
+
+
+# Exactness in time
+
+SHORT = """
+[limits.log]
+rate = "20/200ms"
+algorithm = "sliding_log"
+deadline = "10s"
+on_failure = "deny"
+
+[limits.window]
+rate = "20/200ms"
+algorithm = "fixed_window"
+deadline = "10s"
+on_failure = "deny"
+"""
+WINDOW = 0.2  # seconds
+HELD = 20
+
+
+class Grant(NamedTuple):
+    asked_at: float
+    answered_at: float
+
+
+def grants_of(agents: list[Agent], limit: str, seconds: float) -> list[Grant]:
+    """What passes of agents that are asked in turn, without a pause."""
+    grants = []
+    with agents[0].connect() as one, agents[1].connect() as other:
+        end = time.monotonic() + seconds
+        while (asked_at := time.monotonic()) < end:
+            if one.allow(limit, "k").allowed:
+                grants.append(Grant(asked_at, time.monotonic()))
+            one, other = other, one
+    return grants
+
+
+@pytest.mark.parametrize("store", ["memory", "redis"])
+@pytest.mark.parametrize(("limit", "most"), [("log", HELD), ("window", 2 * HELD)])
+def test_no_interval_of_its_length_admits_more_than_a_window_may(
+    rack: Rack, redis: RedisServer, store: str, limit: str, most: int
+) -> None:
+    if store == "redis":
+        agents = [started(rack, redis.config(), SHORT) for _ in range(2)]
+    else:
+        agents = [started(rack, "", SHORT)] * 2
+    grants = grants_of(agents, limit, 2.0)
+    error = 0.01  # of the measured clocks
+    for first, beyond in zip(grants, grants[most:], strict=False):
+        assert beyond.answered_at - first.asked_at >= WINDOW - error
+    windows = (grants[-1].answered_at - grants[0].asked_at) / WINDOW
+    assert 3 * HELD <= len(grants) <= HELD * (windows + 2), "what comes back is given out again"
