@@ -709,6 +709,37 @@ def test_agents_amid_a_change_mint_nothing_in_any_time(rack: Rack, redis: RedisS
     assert seen > 20
 
 
+# Bursts
+
+BURSTS = 200 if IS_LONG else 40
+
+
+def test_memory_and_redis_answer_bursts_of_mixed_queries_alike(rack: Rack, redis: RedisServer) -> None:
+    # Queries of one write meet in one script, in which keys occur several times and limits alternate.
+    dice = random.Random(99)
+    on_redis, on_memory = started(rack, redis.config()), started(rack, "")
+    with on_redis.connect() as one, on_memory.connect() as other:
+        for burst in range(BURSTS):
+            queries: list[tuple[Any, ...]] = []
+            for _ in range(dice.choice([2, 20, 150])):
+                limit, key = dice.choice([*KINDS]), f"k{burst % 10} {dice.randrange(2)}"
+                cost, op = dice.choice([0, 1, 1, 2, 4, 10]), dice.choices(["allow", "peek", "refund"], [5, 1, 2])[0]
+                if op == "refund" and not KINDS[limit].takes_refunds:
+                    op = "peek"
+                forced = op == "allow" and dice.random() < 0.2
+                queries.append((op, limit, key, cost, *([{"force": True}] if forced else [])))
+            sent = b"".join(request(*query, msgid=number) for number, query in enumerate(queries))
+            one.send(sent)
+            other.send(sent)
+            theirs, ours = one.receive_many(len(queries)), other.receive_many(len(queries))
+            for number, query in enumerate(queries):
+                left, right = Decision(*theirs[number].result), Decision(*ours[number].result)
+                where = f"burst {burst}, {number}: {query}: {left} on Redis, {right} on memory"
+                assert (left[:3], left.verdict, left.tier) == (right[:3], right.verdict, right.tier), where
+                assert (left.retry_after_us > 0) == (right.retry_after_us > 0), where
+                assert left.source == "store", where
+
+
 # Exactness in time
 
 SHORT = """
