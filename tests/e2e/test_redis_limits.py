@@ -19,7 +19,7 @@ import pytest
 from daemon import Agent, Rack
 from processes import wait_until
 from redis_server import RedisServer
-from rpc import Client, Decision, request
+from rpc import AdminClient, Client, Decision, request
 
 IS_LONG = os.environ.get("ALLOWD_E2E_LONG") == "1"
 DAY_SECONDS = 86_400
@@ -524,6 +524,37 @@ def test_reset_says_when_redis_cannot_be_reached(rack: Rack) -> None:
     agent = rack.start(LIMITS, redis='url = "redis://127.0.0.1:1"')
     wait_until(lambda: agent.ask("info")["degraded"], "it has noticed")
     assert agent.admin("reset token_bucket k").startswith("error: unavailable: ")
+
+
+def test_reset_of_a_redis_that_stands_still_is_answered_and_harms_nobody(rack: Rack, redis: RedisServer) -> None:
+    agent = started(rack, redis.config())
+    agent.allow("token_bucket", "k", 3)
+    with AdminClient(agent.admin_path, timeout=10) as patient:
+        redis.pause()
+        try:
+            patient.send(b"reset token_bucket k\n")
+            with AdminClient(agent.admin_path) as hasty:
+                hasty.send(b"reset token_bucket k\nreset token_bucket k\n")
+            assert agent.answers(), "the loop goes on"
+            answer = patient.receive()
+        finally:
+            redis.resume()
+    assert answer.startswith("error: unavailable: ")
+    wait_until(lambda: not agent.ask("info")["degraded"], "it has its Redis again")
+    assert agent.admin("reset token_bucket k") == "reset\n"
+    assert agent.allow("token_bucket", "k", 10).allowed
+
+
+def test_an_end_amid_a_reset_is_a_clean_one(rack: Rack, redis: RedisServer) -> None:
+    agent = started(rack, redis.config())
+    with AdminClient(agent.admin_path) as admin:
+        redis.pause()
+        try:
+            admin.send(b"reset token_bucket k\n")
+            agent.answers()
+            agent.stop()
+        finally:
+            redis.resume()
 
 
 # Many at once
