@@ -174,6 +174,9 @@ class Client:
     def peek(self, limit: Any, key: str | bytes, cost: int | None = None) -> Decision:
         return Decision(*self.ask("peek", limit, key, cost))
 
+    def refund(self, limit: Any, key: str | bytes, cost: int | None = None) -> Decision:
+        return Decision(*self.ask("refund", limit, key, cost))
+
 
 class AdminClient:
     """One connection to the admin socket."""
