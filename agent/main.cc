@@ -112,7 +112,7 @@ int serve(config::Config config, const std::string& config_path) {
 
   decide::Decider decider(store, *memory, limits, registry);
   admin::ConfigStatus status;
-  status.hash = config::hash_of(config);
+  status.hash = config::hash_of(as_loaded);
   reload::Reloader reloader(loop, config_path, as_loaded, limits, status);
   const admin::Reporter reporter(ALLOWD_VERSION, status, limits, store, registry, started);
   admin::Commands commands(reporter, limits, decider, [&](auto done) { reloader.reload(std::move(done)); });

@@ -47,6 +47,8 @@ class Link {
   [[nodiscard]] const ShardClock& clock() const { return clock_; }
   // Whether this server has PEXPIRE NX, and so counters need no script.
   [[nodiscard]] bool counts_without_script() const { return server_major_version_ >= 7; }
+  // On this connection a transaction has failed.
+  void stop_transactions() { server_major_version_ = 0; }
   [[nodiscard]] const std::string& name() const { return name_; }
 
   // Loads the script anew, ahead of everything that is sent afterwards.

@@ -23,6 +23,12 @@ std::string_view first_word(std::string_view text) { return text.substr(0, text.
 // A server that answers so is the wrong one to ask: another must be found.
 bool is_wrong_server(std::string_view code) { return code == "READONLY" || code == "MASTERDOWN"; }
 
+constexpr limiter::Micros kResetPatience = std::chrono::seconds(1);
+
+std::size_t shape_of(const ScriptCall& call) {
+  return static_cast<std::size_t>(call.definition(call.items().front()).shape());
+}
+
 // Whether the store has charged: a shadow limit's refusal has not, a passed question with a shadow tier has.
 bool has_passed(const limiter::Definition& definition, const limiter::Decision& decision) {
   const bool is_watched =
@@ -154,7 +160,7 @@ bool RedisStore::has_failed(const Call& call, const Reply& reply) {
     repeat(*call);
     return true;
   }
-  count_error(text_of(reply));
+  count_error(*call, text_of(reply));
   fail(*call);
   if (is_wrong_server(code)) link_.drop({Error::Code::retry_later, std::string(text_of(reply))});
   return true;
@@ -171,6 +177,11 @@ void RedisStore::on_reply(const Call& call, const Reply& reply) {
 }
 
 void RedisStore::on_transaction(const Call& call, const Reply& reply) {
+  // A user who may not run transactions: the script needs no other right than it has.
+  if (reply != nullptr && is_error(reply)) {
+    const std::string_view code = first_word(text_of(reply));
+    if (code == "NOPERM" || code == "EXECABORT" || code == "ERR") link_.stop_transactions();
+  }
   if (has_failed(call, reply)) return;
   const auto answers = static_cast<const CounterCall&>(*call).transaction_answers(*reply);
   if (answers.empty()) {
@@ -181,8 +192,9 @@ void RedisStore::on_transaction(const Call& call, const Reply& reply) {
 }
 
 void RedisStore::settle(const ScriptCall& call, const std::vector<Answer>& answers) {
-  if (!reported_error_.empty()) spdlog::info("redis: scripts succeed again");
-  reported_error_.clear();
+  std::string& reported = reported_errors_[shape_of(call)];
+  if (!reported.empty()) spdlog::info("redis: {} succeeds again", name_of(call.algorithm()));
+  reported.clear();
   // Asked as one, none was charged unless all passed.
   const bool has_passed_together =
       !call.is_together() || std::all_of(answers.begin(), answers.end(), [](const Answer& answer) {
@@ -257,13 +269,14 @@ void RedisStore::drop_unsent(const ScriptCall& call) {
   }
 }
 
-void RedisStore::count_error(std::string_view text) {
+void RedisStore::count_error(const ScriptCall& call, std::string_view text) {
   constexpr std::size_t kMaxCodes = 32;
   const std::string code(first_word(text).substr(0, 32));
   if (errors_.size() < kMaxCodes || errors_.contains(code)) ++errors_[code];
-  if (reported_error_ == code) return;  // one line per change of state
-  reported_error_ = code;
-  spdlog::warn("redis: scripts fail: {}; on_failure decides meanwhile", text);
+  std::string& reported = reported_errors_[shape_of(call)];
+  if (reported == code) return;  // one line per change of state
+  reported = code;
+  spdlog::warn("redis: {} fails: {}; on_failure decides meanwhile", name_of(call.algorithm()), text);
 }
 
 void RedisStore::reset(const Question& question, std::function<void(bool)> done) {
@@ -272,10 +285,16 @@ void RedisStore::reset(const Question& question, std::function<void(bool)> done)
   append_redis_key(key_, prefix_, question.limit_tag, question.key);
   Connection& connection = link_.connection();
   flush();  // what was asked before is decided before
+  const std::uint64_t number = ++last_reset_;
+  Reset& reset = resets_.try_emplace(number, Reset{loop::Timer(loop_), std::move(done)}).first->second;
+  reset.patience.once(kResetPatience, [&reset] { std::exchange(reset.done, nullptr)(false); });
   write_command(connection.outbox(), {"DEL", key_});
-  connection.expect(
-      [done = std::move(done)](const Reply& reply) { done(reply != nullptr && !is_error(reply)); });
+  connection.expect([this, number](const Reply& reply) {
+    const auto answered = resets_.extract(number);
+    if (answered.mapped().done) answered.mapped().done(reply != nullptr && !is_error(reply));
+  });
   connection.flush();
+  link_.watch_for_stall();
 }
 
 std::string RedisStore::describe_shards() const {

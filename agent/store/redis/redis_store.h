@@ -62,6 +62,11 @@ class RedisStore final : public Store {
     std::int64_t cost;
   };
   static constexpr std::size_t kShapes = 4;
+  // Until the server's answer has come, whether or not somebody still waits for it.
+  struct Reset {
+    loop::Timer patience;
+    std::function<void(bool)> done;  // null: was told that nobody knows
+  };
 
   // The call that gathers questions of that shape.
   [[nodiscard]] ScriptCall& open_call(limiter::Definition::Shape shape);
@@ -81,7 +86,7 @@ class RedisStore final : public Store {
   void drop_unsent(const ScriptCall& call);
   void owe(const ScriptCall& call, const ScriptCall::Item& item);
   void answer_failed(const ScriptCall::Item& item);
-  void count_error(std::string_view text);
+  void count_error(const ScriptCall& call, std::string_view text);
   [[nodiscard]] bool is_wanted(const ScriptCall& call) const;
 
   loop::Loop& loop_;
@@ -91,14 +96,16 @@ class RedisStore final : public Store {
   std::size_t max_full_calls_;
   Link link_;
   AnswerSink* sink_ = nullptr;
-  std::deque<Call> waiting_;                 // not sent yet
+  std::deque<Call> waiting_;               // not sent yet
+  std::map<std::uint64_t, Reset> resets_;  // by number
+  std::uint64_t last_reset_ = 0;
   std::array<ScriptCall*, kShapes> open_{};  // of those, the one that still takes questions of that shape
   std::size_t questions_open_ = 0;
   std::deque<GiveBack> owed_;  // to be sent once the link is up
   std::string key_;            // scratch
 
   std::map<std::string, std::uint64_t, std::less<>> errors_;  // by the first word of the reply
-  std::string reported_error_;
+  std::array<std::string, kShapes> reported_errors_;  // by shape: one kind may fail beside others that do not
   std::uint64_t questions_total_ = 0;
   std::uint64_t calls_total_ = 0;
   std::uint64_t refused_unasked_total_ = 0;

@@ -62,6 +62,11 @@ class ScriptCall {
     return *definitions_[item.definition_index];
   }
 
+  // That of the first tier of the first item, for people.
+  [[nodiscard]] const limiter::Algorithm& algorithm() const {
+    return definitions_.front()->tiers().front().algorithm;
+  }
+
   // Appends the command for a server that knows the script by `sha`.
   void write(ByteBuffer& out, std::string_view sha, limiter::TimePoint now);
 
