@@ -531,11 +531,13 @@ TEST_CASE("request: error codes have the names that PROTOCOL.md gives them") {
 
 TEST_CASE("request: plan and force stand in the options") {
   const std::string options = map(2) + str("plan") + str("pro") + str("force") + std::string("\xc3");
-  const Query query = read_query(allow(4, limit_and_key() + integer(1) + options));
+  const std::string bytes = allow(4, limit_and_key() + integer(1) + options);
+  const Query query = read_query(bytes);
   CHECK(query.plan == "pro");
   CHECK(query.is_forced);
-  const Query plain = read_query(
-      allow(4, limit_and_key() + integer(1) + map(2) + str("plan") + nil() + str("force") + nil()));
+  const std::string without =
+      allow(4, limit_and_key() + integer(1) + map(2) + str("plan") + nil() + str("force") + nil());
+  const Query plain = read_query(without);
   CHECK(plain.plan.empty());
   CHECK_FALSE(plain.is_forced);
   const auto refused = [](const std::string& options_of, std::string_view reason) {
