@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/store/redis/replies.h"
 #include "tests/store/store_contract.h"
 #include "tests/support/printing.h"
 
@@ -18,7 +19,9 @@ namespace {
 using namespace std::chrono_literals;
 using limiter::Operation;
 using limiter::Verdict;
+using testing::integers;
 using testing::make_bucket;
+using testing::parsed;
 using testing::shard_time;
 
 std::string redis_key(std::string_view tag, std::string_view key, std::string_view prefix = "allowd") {
@@ -181,21 +184,6 @@ TEST_CASE("bucket call: a call is full at 128 questions") {
   CHECK(call.is_full());
   for (std::size_t i = 0; i < BucketCall::kMaxWeight; ++i)
     CHECK(call.redis_key(call.items()[i]) == "key " + std::to_string(i));
-}
-
-Reply parsed(const std::string& bytes) {
-  ReplyReader reader;
-  REQUIRE_FALSE(reader.feed(bytes));
-  auto reply = reader.read();
-  REQUIRE(reply);
-  REQUIRE(*reply != nullptr);
-  return std::move(*reply);
-}
-
-std::string integers(const std::vector<std::int64_t>& numbers) {
-  std::string bytes = "*" + std::to_string(numbers.size()) + "\r\n";
-  for (const std::int64_t number : numbers) bytes += ":" + std::to_string(number) + "\r\n";
-  return bytes;
 }
 
 TEST_CASE("bucket call: a reply fits when it has a number for each question and one more") {

@@ -10,6 +10,7 @@
 #include "agent/store/redis/counter_call.h"
 #include "agent/store/redis/log_call.h"
 #include "agent/store/redis/tier_call.h"
+#include "tests/store/redis/replies.h"
 #include "tests/support/printing.h"
 
 namespace allowd::store {
@@ -18,6 +19,8 @@ namespace {
 using namespace std::chrono_literals;
 using limiter::Operation;
 using limiter::Verdict;
+using testing::integers;
+using testing::parsed;
 
 template <class Rules>
 Rules made(Result<Rules> rules) {
@@ -34,19 +37,6 @@ limiter::DefinitionPtr counter(std::int64_t count, limiter::Micros period) {
   return definition_of({{"", made(limiter::Counter::make({count, period})), false}});
 }
 
-Reply parsed(const std::string& bytes) {
-  ReplyReader reader;
-  REQUIRE_FALSE(reader.feed(bytes));
-  auto reply = reader.read();
-  REQUIRE(reply);
-  REQUIRE(*reply != nullptr);
-  return std::move(*reply);
-}
-std::string integers(const std::vector<std::int64_t>& numbers) {
-  std::string bytes = "*" + std::to_string(numbers.size()) + "\r\n";
-  for (const std::int64_t number : numbers) bytes += ":" + std::to_string(number) + "\r\n";
-  return bytes;
-}
 std::string written(ScriptCall& call, limiter::Micros now) {
   ByteBuffer out;
   call.write(out, "sha", limiter::TimePoint{now});
