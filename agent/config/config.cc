@@ -11,6 +11,7 @@
 #include <span>
 #include <sstream>
 
+#include "agent/config/config_table.h"
 #include "agent/config/units.h"
 
 namespace allowd::config {
@@ -18,126 +19,6 @@ namespace {
 
 constexpr std::size_t kMaxNameBytes = 128;
 constexpr std::size_t kMaxPathBytes = 107;  // sockaddr_un, less its terminator
-
-// Thrown inside this file only; parse_config turns it into an Error.
-struct Problem {
-  toml::source_region where;
-  std::string key;
-  std::string reason;
-};
-
-// Levenshtein's distance, for "did you mean".
-std::size_t distance(std::string_view a, std::string_view b) {
-  std::vector<std::size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), std::size_t{0});
-  for (std::size_t i = 1; i <= a.size(); ++i) {
-    std::size_t diagonal = std::exchange(row[0], i);
-    for (std::size_t j = 1; j <= b.size(); ++j) {
-      const std::size_t changed = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
-      diagonal = std::exchange(row[j], std::min({row[j] + 1, row[j - 1] + 1, changed}));
-    }
-  }
-  return row.back();
-}
-
-std::string nearest(std::string_view name, std::span<const std::string_view> known) {
-  constexpr std::size_t kTooFar = 3;
-  const auto best = std::min_element(known.begin(), known.end(),
-                                     [&](auto a, auto b) { return distance(name, a) < distance(name, b); });
-  if (best == known.end() || distance(name, *best) > kTooFar) return "";
-  return "; did you mean " + std::string(*best) + "?";
-}
-
-// One table of the file: hands out its values by name, typed, and knows how to complain about them.
-class Table {
- public:
-  Table(const toml::table& table, std::string path) : table_(table), path_(std::move(path)) {}
-
-  // Fails on keys that are in neither list. `later` are features that this version does not have yet.
-  void allow_only(std::span<const std::string_view> known,
-                  std::span<const std::string_view> later = {}) const {
-    for (const auto& [key, node] : table_) {
-      const std::string_view name = key.str();
-      if (std::find(known.begin(), known.end(), name) != known.end()) continue;
-      if (std::find(later.begin(), later.end(), name) != later.end()) {
-        throw Problem{key.source(), full(name), "is not supported by this version"};
-      }
-      throw Problem{key.source(), full(name), "unknown key" + nearest(name, known)};
-    }
-  }
-
-  [[nodiscard]] bool has(std::string_view name) const { return table_.contains(name); }
-  [[noreturn]] void fail(std::string_view name, std::string reason) const {
-    const toml::node* node = table_.get(name);
-    throw Problem{node != nullptr ? node->source() : table_.source(), full(name), std::move(reason)};
-  }
-  [[noreturn]] void fail(std::string reason) const {
-    throw Problem{table_.source(), path_, std::move(reason)};
-  }
-
-  std::optional<std::string> text(std::string_view name) const {
-    const toml::node* node = table_.get(name);
-    if (node == nullptr) return std::nullopt;
-    const auto* value = node->as_string();
-    if (value == nullptr) fail(name, "must be a string");
-    return value->get();
-  }
-  std::optional<std::int64_t> integer(std::string_view name, std::int64_t least, std::int64_t most) const {
-    const toml::node* node = table_.get(name);
-    if (node == nullptr) return std::nullopt;
-    const auto* value = node->as_integer();
-    if (value == nullptr || value->get() < least || value->get() > most) {
-      fail(name, "must be an integer from " + std::to_string(least) + " to " + std::to_string(most));
-    }
-    return value->get();
-  }
-  std::optional<bool> boolean(std::string_view name) const {
-    const toml::node* node = table_.get(name);
-    if (node == nullptr) return std::nullopt;
-    const auto* value = node->as_boolean();
-    if (value == nullptr) fail(name, "must be true or false");
-    return value->get();
-  }
-  std::optional<limiter::Micros> duration(std::string_view name) const {
-    const auto value = text(name);
-    if (!value) return std::nullopt;
-    auto parsed = parse_duration(*value);
-    if (!parsed) fail(name, parsed.error().message);
-    return *parsed;
-  }
-  std::optional<Table> table(std::string_view name) const {
-    const toml::node* node = table_.get(name);
-    if (node == nullptr) return std::nullopt;
-    if (node->as_table() == nullptr) fail(name, "must be a table");
-    return Table(*node->as_table(), full(name));
-  }
-  std::vector<Table> tables(std::string_view name) const {
-    const toml::node* node = table_.get(name);
-    std::vector<Table> all;
-    if (node == nullptr) return all;
-    const auto* array = node->as_array();
-    if (array == nullptr) fail(name, "must be an array of tables");
-    for (const toml::node& element : *array) {
-      if (element.as_table() == nullptr) fail(name, "must be an array of tables");
-      all.emplace_back(*element.as_table(), full(name) + "[" + std::to_string(all.size()) + "]");
-    }
-    return all;
-  }
-  [[nodiscard]] std::vector<std::string> names() const {
-    std::vector<std::string> all;
-    for (const auto& [key, node] : table_) all.emplace_back(key.str());
-    std::sort(all.begin(), all.end());
-    return all;
-  }
-
- private:
-  [[nodiscard]] std::string full(std::string_view name) const {
-    return path_.empty() ? std::string(name) : path_ + "." + std::string(name);
-  }
-
-  const toml::table& table_;
-  std::string path_;
-};
 
 void check_path(const Table& table, std::string_view name, std::string_view path) {
   if (path.empty()) table.fail(name, "must not be empty");
