@@ -107,12 +107,13 @@ Decision TokenBucket::apply(BucketState& state, Operation operation, std::int64_
       break;
     }
     case Operation::force: {
-      if (cost == 0) break;
+      // Both with the part of a tick that has passed: else that part would be lost or minted.
+      const auto is_drained = [&](std::int64_t used) {
+        return Wide{used - full_} * tick_.count() >= Wide{since.count()} * refill_;
+      };
+      if (cost == 0 || is_drained(current.used)) break;  // nothing left to take
       const std::int64_t wanted = can_hold(cost) ? current.used + cost * unit_ : kMaxUsed;
-      if (current.used >= full_) break;  // nothing left to take
-      // Empty only if it is so with the part of a tick that has passed: else that part would be lost or
-      // minted.
-      if (Wide{wanted - full_} * tick_.count() >= Wide{since.count()} * refill_) {
+      if (is_drained(wanted)) {
         current = {unit_, full_, std::max(now, current.last)};
       } else {
         current.used = wanted;

@@ -79,8 +79,8 @@ while at < #ARGV do
         writes = known and cost > 0
         if writes then after = used > cost and used - cost or 0 end
         if writes and is_back(after, over, refill, tick) then after, last, over = 0, last + over, 0 end
-      elseif used < full and cost > 0 then
-        after = used + cost
+      elseif cost > 0 and not is_drained(used - full, over, refill, tick) then
+        writes, after = true, used + cost
         if is_drained(after - full, over, refill, tick) then after, last, over = full, last + over, 0 end
       end
       if writes or after ~= used then

@@ -45,8 +45,8 @@ local function bucket(tier, a, b, c, op, cost)
     if writes then after = used > cost and used - cost or 0 end
     if writes and is_back(after, over, refill, tick) then after, last = 0, last + over end
   elseif op == 'f' then
-    if used < full and cost > 0 then
-      after = used + cost
+    if cost > 0 and not is_drained(used - full, over, refill, tick) then
+      writes, after = true, used + cost
       if is_drained(after - full, over, refill, tick) then after, last = full, last + over end
     end
   else
