@@ -121,7 +121,7 @@ Outcome Decider::ask_limit(const LimitPtr& limit, Operation operation, const pro
     // The quickest way, for what is asked most: nothing is copied.
     store::Store& store = is_local_ ? store_ : host_;
     const store::Question question{operation, rule.definition.get(), rule.tag, query.key, query.cost, 0};
-    return decided_now(by_store(*limit, rule, store.ask(question, now), Source::local));
+    return decided_now([&] { return by_store(*limit, rule, store.ask(question, now), Source::local); });
   }
   const limiter::Micros wait = query.deadline_us ? limiter::Micros{*query.deadline_us} : limit->deadline();
   return ask({limit, &rule, operation, query.cost}, query.key, wait, now, asker, msgid);
@@ -130,27 +130,31 @@ Outcome Decider::ask_limit(const LimitPtr& limit, Operation operation, const pro
 Outcome Decider::ask(const Subject& subject, std::string_view key, limiter::Micros wait, SteadyTime now,
                      Asker& asker, std::uint64_t msgid) {
   const auto& [limit, rule, operation, cost] = subject;
-  if (rule->kind != config::Override::Kind::definition) return decided_now(by_override(*limit, *rule));
+  if (rule->kind != config::Override::Kind::definition) {
+    return decided_now([&] { return by_override(*limit, *rule); });
+  }
   store::Question question{operation, rule->definition.get(), rule->tag, key, cost, 0};
   if (is_kept_here(*limit)) {
     store::Store& store = is_local_ ? store_ : host_;
-    return decided_now(by_store(*limit, *rule, store.ask(question, now), Source::local));
+    return decided_now([&] { return by_store(*limit, *rule, store.ask(question, now), Source::local); });
   }
   if (is_decided_here(subject)) {
     // Can never pass: no trip to the store, so its true level is not known here.
     const store::Answer never{store::Answer::Status::decided, false,
                               rule->definition->apply_to_nothing(operation, cost, limiter::TimePoint{})};
-    return decided_now(by_store(*limit, *rule, never, Source::local));
+    return decided_now([&] { return by_store(*limit, *rule, never, Source::local); });
   }
   wait = std::min(wait, kLongestDeadline);
-  if (wait.count() == 0) return decided_now(by_policy(subject, now));
+  if (wait.count() == 0) return decided_now([&] { return by_policy(subject, now); });
   const DeadlineQueue::Slot slot = take_slot();
   question.ticket = make_ticket(slot, open_[slot].generation);
   const store::Answer answer = store_.ask(question, now);
   if (answer.status != store::Answer::Status::promised) {
     release(slot);
     const bool is_decided = answer.status == store::Answer::Status::decided;
-    return decided_now(is_decided ? by_store(*limit, *rule, answer, Source::store) : by_policy(subject, now));
+    return decided_now([&] {
+      return is_decided ? by_store(*limit, *rule, answer, Source::store) : by_policy(subject, now);
+    });
   }
   occupy(slot, subject, now + wait, now, asker,
          msgid);  // not before: a store may settle others while it is asked
@@ -308,14 +312,10 @@ void Decider::end_turn(SteadyTime start, SteadyTime end) {
 protocol::Decision Decider::by_store(const Limit& limit, const Rule& rule, const store::Answer& answer,
                                      Source source) {
   const std::size_t tier = answer.decision.tier;
-  if (answer.by_overflow) {
-    const auto decision = to_wire(answer.decision, source, kOverflowTier);
-    limit.overflows().add(decision.verdict, source);
-    return decision;
-  }
-  const auto decision = to_wire(answer.decision, source, rule.definition->tiers()[tier].name);
-  rule.decisions[tier]->add(decision.verdict, source);
-  return decision;
+  stats::DecisionCounters& counters = answer.by_overflow ? limit.overflows() : *rule.decisions[tier];
+  counters.add(to_wire(answer.decision.verdict), source);
+  return to_wire(answer.decision, source,
+                 answer.by_overflow ? kOverflowTier : rule.definition->tiers()[tier].name);
 }
 
 protocol::Decision Decider::by_policy(const Subject& subject, SteadyTime now) {
@@ -353,11 +353,6 @@ protocol::Decision Decider::by_override(const Limit& limit, const Rule& rule) {
   }
   rule.decisions.front()->add(decision.verdict, decision.source);
   return decision;
-}
-
-Outcome Decider::decided_now(const protocol::Decision& decision) {
-  ++decided_this_turn_[static_cast<std::size_t>(decision.source)];
-  return {Outcome::Kind::decided, decision};
 }
 
 void Decider::collect(std::vector<stats::Metric>& metrics) const {

@@ -136,12 +136,19 @@ class Decider final : private store::AnswerSink, public stats::MetricSource {
   Outcome unknown_limit(std::string_view name);
   [[nodiscard]] DeadlineQueue::Slot take_slot();
   void release(DeadlineQueue::Slot slot);
-  // Each makes the decision and counts it.
+  // Each makes the decision where the caller wants it, for a copy of what was just written stalls, and counts
+  // it.
   protocol::Decision by_store(const Limit& limit, const Rule& rule, const store::Answer& answer,
                               protocol::Source source);
   protocol::Decision by_policy(const Subject& subject, SteadyTime now);
   protocol::Decision by_override(const Limit& limit, const Rule& rule);
-  Outcome decided_now(const protocol::Decision& decision);
+  // What `decide` makes, as the answer to a query that arrived in this turn.
+  template <class Decide>
+  Outcome decided_now(Decide decide) {
+    Outcome outcome{Outcome::Kind::decided, decide()};
+    ++decided_this_turn_[static_cast<std::size_t>(outcome.decision.source)];
+    return outcome;
+  }
   void expire_next(SteadyTime now);
 
   // So many names of unknown limits are logged.

@@ -31,6 +31,7 @@ Limit::Limit(const config::LimitConfig& config, stats::Registry& registry)
   for (const config::Override& override : config.overrides) add_override(override, registry);
   for (const config::Plan& plan : config.plans)
     plans_.emplace(plan.name, make_rule(plan.definition, registry));
+  has_one_rule_ = overrides() + plans() == 0;
 }
 
 Limit::Limit(std::string name, limiter::DefinitionPtr definition, limiter::Micros deadline,
@@ -65,7 +66,7 @@ void Limit::add_override(const config::Override& override, stats::Registry& regi
   }
 }
 
-const Rule& Limit::rule_for(std::string_view key, std::string_view plan) const {
+const Rule& Limit::find_rule(std::string_view key, std::string_view plan) const {
   if (!exact_.empty()) {
     if (const auto found = exact_.find(key); found != exact_.end()) return found->second;
   }

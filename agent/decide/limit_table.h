@@ -45,7 +45,9 @@ class Limit {
 
   // Whose numbers count for that key under that plan: an override for the key, else the plan, else the
   // limit's.
-  [[nodiscard]] const Rule& rule_for(std::string_view key, std::string_view plan) const;
+  [[nodiscard]] const Rule& rule_for(std::string_view key, std::string_view plan) const {
+    return has_one_rule_ ? base_ : find_rule(key, plan);
+  }
   // Whether there is such a plan.
   [[nodiscard]] bool has_plan(std::string_view plan) const { return plans_.contains(plan); }
 
@@ -65,12 +67,14 @@ class Limit {
 
   [[nodiscard]] Rule make_rule(limiter::DefinitionPtr definition, stats::Registry& registry) const;
   void add_override(const config::Override& override, stats::Registry& registry);
+  [[nodiscard]] const Rule& find_rule(std::string_view key, std::string_view plan) const;
 
   std::string name_;
   Rule base_;
   Map<Rule> exact_;
   std::vector<std::pair<std::string, Rule>> prefixes_;  // the longest first
   Map<Rule> plans_;
+  bool has_one_rule_ = true;  // neither overrides nor plans
   bool is_host_wide_ = false;
   bool may_refund_ = false;
   config::FailurePolicy on_failure_ = config::FailurePolicy::allow;

@@ -124,23 +124,25 @@ Definition::Definition(std::vector<Tier> tiers, bool shadow)
   }
 }
 
-Decision Definition::judged(Decision decision) const {
-  const bool is_refused = decision.verdict == Verdict::limited || decision.verdict == Verdict::never;
-  if (shadow_ && is_refused) decision.verdict = Verdict::shadow;
+// Decisions are made where the caller wants them and changed in place: a copy of what was just written
+// stalls.
+Decision Definition::apply(std::span<TierState> states, Operation operation, std::int64_t cost,
+                           TimePoint now) const {
+  const bool asks = operation == Operation::take || operation == Operation::peek;
+  Decision decision = bucket_ != nullptr
+                          ? apply_as<BucketState>(*bucket_, states.front(), operation, cost, now)
+                      : tiers_.size() == 1 && !tiers_.front().shadow
+                          ? tiers_.front().apply(states.front(), operation, cost, now)
+                      : asks ? ask_all(states, operation, cost, now)
+                             : give_all(states, operation, cost, now);
+  judge(decision);
   return decision;
 }
 
-Decision Definition::apply(std::span<TierState> states, Operation operation, std::int64_t cost,
-                           TimePoint now) const {
-  if (tiers_.size() == 1 && !tiers_.front().shadow) {
-    return judged(tiers_.front().apply(states.front(), operation, cost, now));
-  }
-  const bool asks = operation == Operation::take || operation == Operation::peek;
-  return asks ? judged(ask_all(states, operation, cost, now)) : give_all(states, operation, cost, now);
-}
-
 Decision Definition::apply(LogState& state, Operation operation, std::int64_t cost, TimePoint now) const {
-  return judged(log().apply(state, operation, cost, now));
+  Decision decision = log().apply(state, operation, cost, now);
+  judge(decision);
+  return decision;
 }
 
 Decision Definition::apply_to_nothing(Operation operation, std::int64_t cost, TimePoint now) const {

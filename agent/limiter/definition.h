@@ -3,11 +3,9 @@
 // A whole limit: one or more tiers, of which a cost takes from all or from none.
 //
 // Shape       How its state is kept: a single bucket, tiers side by side, a log, a counter. State of one
-// shape is
-//             never read as another's.
+//             shape is never read as another's.
 // Shadow      What would be refused by a shadow tier is not charged there and does not stop the others. A
-// shadow
-//             definition decides as without it; only the verdict of a refusal changes.
+//             shadow definition decides as without it; only the verdict of a refusal changes.
 // Ownership   Immutable. Who needs one past a call takes shared_from_this().
 #pragma once
 
@@ -78,7 +76,10 @@ class Definition : public std::enable_shared_from_this<Definition> {
     return strictest().shadow || cost <= strictest().capacity();
   }
   // A refusal becomes `shadow` under a shadow definition.
-  [[nodiscard]] Decision judged(Decision decision) const;
+  void judge(Decision& decision) const {
+    const bool is_refused = decision.verdict == Verdict::limited || decision.verdict == Verdict::never;
+    if (shadow_ && is_refused) decision.verdict = Verdict::shadow;
+  }
 
   [[nodiscard]] Shape shape() const { return shape_; }
   [[nodiscard]] const std::vector<Tier>& tiers() const { return tiers_; }
@@ -90,7 +91,6 @@ class Definition : public std::enable_shared_from_this<Definition> {
   // all.
   [[nodiscard]] const Tier& strictest() const { return tiers_[strictest_]; }
   // Part of the key under which a store keeps the state: it differs where state may not be shared.
-  // it.
   [[nodiscard]] const std::string& state_kind() const { return state_kind_; }
 
   bool operator==(const Definition& other) const {

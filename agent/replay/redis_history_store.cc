@@ -94,7 +94,8 @@ Result<limiter::Decision> RedisHistoryStore::decide(const store::Question& quest
   auto decision = answer.decision;
   decision.verdict = limiter::Verdict::never;
   decision.retry_after = limiter::kNever;
-  return definition.judged(decision);
+  definition.judge(decision);
+  return decision;
 }
 
 }  // namespace allowd::replay

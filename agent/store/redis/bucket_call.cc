@@ -72,7 +72,8 @@ std::vector<Answer> BucketCall::answers(const redisReply& reply) const {
     const auto decision =
         rules.describe(used, item.cost, number >= 0 ? Verdict::ok : Verdict::limited, since_tick);
     if (number < 0 && decision.retry_after.count() <= 0) continue;  // refused what would fit: not our script
-    all.back() = {Answer::Status::decided, false, definition(item).judged(decision)};
+    all.back() = {Answer::Status::decided, false, decision};
+    definition(item).judge(all.back().decision);
   }
   return all;
 }

@@ -47,8 +47,9 @@ Answer CounterCall::answer(const Item& item, std::int64_t count, std::int64_t le
   const limiter::Counter& counter = definition(item).counter();
   const limiter::Micros left =
       std::chrono::milliseconds(std::clamp<std::int64_t>(left_ms, 1, window_ms(counter)));
-  return {Answer::Status::decided, false,
-          definition(item).judged(counter.describe(count, left, item.operation, item.cost))};
+  Answer answer{Answer::Status::decided, false, counter.describe(count, left, item.operation, item.cost)};
+  definition(item).judge(answer.decision);
+  return answer;
 }
 
 std::vector<Answer> CounterCall::answers(const redisReply& reply) const {

@@ -38,8 +38,8 @@ std::vector<Answer> LogCall::answers(const redisReply& reply) const {
     if (used > 0 && !(is_ahead(summary.all_free) && is_ahead(summary.more_fits))) continue;
     if (passed == 0 && !is_ahead(summary.cost_fits)) continue;
     const auto verdict = passed == 1 ? limiter::Verdict::ok : limiter::Verdict::limited;
-    all.back() = {Answer::Status::decided, false,
-                  definition(items()[i]).judged(log.describe(summary, verdict, now))};
+    all.back() = {Answer::Status::decided, false, log.describe(summary, verdict, now)};
+    definition(items()[i]).judge(all.back().decision);
   }
   return all;
 }
