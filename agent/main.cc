@@ -80,13 +80,11 @@ std::unique_ptr<store::MemoryStore> make_memory_store(const config::Config& conf
 }
 
 std::unique_ptr<store::RedisStore> make_redis_store(const config::RedisConfig& redis, loop::Loop& loop) {
-  store::RedisStore::Options options;
-  options.link = {.endpoint = redis.endpoint,
-                  .reconnect_max = redis.reconnect_max,
-                  .script = {},
-                  .random_seed = random_bits()};
-  options.prefix = redis.prefix;
-  return std::make_unique<store::RedisStore>(loop, std::move(options));
+  return std::make_unique<store::RedisStore>(
+      loop, store::RedisStore::Options{.nodes = {{std::string(store::kOnlyRedis), redis.endpoint}},
+                                       .prefix = redis.prefix,
+                                       .reconnect_max = redis.reconnect_max,
+                                       .random_seed = random_bits()});
 }
 
 int serve(config::Config config, const std::string& config_path) {

@@ -145,7 +145,8 @@ Outcome Decider::ask(const Subject& subject, std::string_view key, limiter::Micr
     return decided_now([&] { return by_store(*limit, *rule, never, Source::local); });
   }
   wait = std::min(wait, kLongestDeadline);
-  if (wait.count() == 0) return decided_now([&] { return by_policy(subject, now); });
+  if (wait.count() == 0)
+    return decided_now([&] { return by_policy(subject, store_.shard_of(question), now); });
   const DeadlineQueue::Slot slot = take_slot();
   question.ticket = make_ticket(slot, open_[slot].generation);
   const store::Answer answer = store_.ask(question, now);
@@ -153,16 +154,17 @@ Outcome Decider::ask(const Subject& subject, std::string_view key, limiter::Micr
     release(slot);
     const bool is_decided = answer.status == store::Answer::Status::decided;
     return decided_now([&] {
-      return is_decided ? by_store(*limit, *rule, answer, Source::store) : by_policy(subject, now);
+      return is_decided ? by_store(*limit, *rule, answer, Source::store)
+                        : by_policy(subject, store_.shard_of(question), now);
     });
   }
-  occupy(slot, subject, now + wait, now, asker,
-         msgid);  // not before: a store may settle others while it is asked
+  // Not before: a store may settle others while it is asked.
+  occupy(slot, subject, store_.shard_of(question), now + wait, now, asker, msgid);
   return {};
 }
 
-void Decider::occupy(DeadlineQueue::Slot slot, const Subject& subject, SteadyTime deadline, SteadyTime now,
-                     Asker& asker, std::uint64_t msgid) {
+void Decider::occupy(DeadlineQueue::Slot slot, const Subject& subject, std::size_t shard, SteadyTime deadline,
+                     SteadyTime now, Asker& asker, std::uint64_t msgid) {
   Open& open = open_[slot];
   open.asker = &asker;
   open.msgid = msgid;
@@ -170,6 +172,7 @@ void Decider::occupy(DeadlineQueue::Slot slot, const Subject& subject, SteadyTim
   open.rule = subject.rule;
   open.operation = subject.operation;
   open.cost = subject.cost;
+  open.shard = shard;
   open.asked_at = now;
   open.fate = Fate::delivered;
   deadlines_.push(slot, deadline);
@@ -210,7 +213,7 @@ bool Decider::ask_together(std::span<const std::pair<Subject, std::string_view>>
     return false;
   }
   for (std::size_t i = 0; i < questions.size(); ++i)
-    occupy(slots[i], questions[i].first, deadline, now, asker, i);
+    occupy(slots[i], questions[i].first, store_.shard_of(asked[i]), deadline, now, asker, i);
   return true;
 }
 
@@ -264,8 +267,9 @@ store::AnswerSink::Fate Decider::on_answer(std::uint64_t ticket, const store::An
   }
   const LimitPtr limit = open.limit;
   const bool is_decided = answer.status == store::Answer::Status::decided;
-  const auto decision = is_decided ? by_store(*limit, *open.rule, answer, Source::store)
-                                   : by_policy({limit, open.rule, open.operation, open.cost}, now);
+  const auto decision = is_decided
+                            ? by_store(*limit, *open.rule, answer, Source::store)
+                            : by_policy({limit, open.rule, open.operation, open.cost}, open.shard, now);
   Asker& asker = *open.asker;
   const std::uint64_t msgid = open.msgid;
   registry_.latency(decision.source).record((now - open.asked_at).count());
@@ -288,7 +292,7 @@ void Decider::expire_next(SteadyTime now) {
   const DeadlineQueue::Slot slot = deadlines_.next();
   deadlines_.remove(slot);
   Open& open = open_[slot];
-  const auto decision = by_policy({open.limit, open.rule, open.operation, open.cost}, now);
+  const auto decision = by_policy({open.limit, open.rule, open.operation, open.cost}, open.shard, now);
   open.fate = decision.allowed ? Fate::allowed_meanwhile : Fate::refused_meanwhile;
   ++expired_total_;
   registry_.latency(decision.source).record((now - open.asked_at).count());
@@ -318,7 +322,7 @@ protocol::Decision Decider::by_store(const Limit& limit, const Rule& rule, const
                  answer.by_overflow ? kOverflowTier : rule.definition->tiers()[tier].name);
 }
 
-protocol::Decision Decider::by_policy(const Subject& subject, SteadyTime now) {
+protocol::Decision Decider::by_policy(const Subject& subject, std::size_t shard, SteadyTime now) {
   const limiter::Definition& definition = *subject.rule->definition;
   const limiter::Tier& tier = definition.strictest();
   const std::uint64_t capacity = to_unsigned(tier.capacity());
@@ -337,7 +341,7 @@ protocol::Decision Decider::by_policy(const Subject& subject, SteadyTime now) {
     const bool only_watches = definition.is_shadow() || tier.shadow;
     decision.allowed = only_watches;
     decision.verdict = only_watches ? protocol::Verdict::shadow : protocol::Verdict::unavailable;
-    decision.retry_after_us = store_.next_probe_in(now).count();
+    decision.retry_after_us = store_.next_probe_in(shard, now).count();
   }
   const auto index = static_cast<std::size_t>(&tier - definition.tiers().data());
   subject.rule->decisions[index]->add(decision.verdict, decision.source);

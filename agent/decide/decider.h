@@ -120,6 +120,7 @@ class Decider final : private store::AnswerSink, public stats::MetricSource {
     std::int64_t cost = 0;
     limiter::Operation operation = limiter::Operation::take;
     SteadyTime asked_at{};
+    std::size_t shard = 0;  // of the key
     std::uint32_t generation = 0;
     Fate fate = Fate::delivered;  // what it was told, if it was answered before the store did
   };
@@ -131,8 +132,8 @@ class Decider final : private store::AnswerSink, public stats::MetricSource {
                     SteadyTime now, Asker& asker, std::uint64_t msgid);
   [[nodiscard]] bool is_kept_here(const Limit& limit) const { return is_local_ || limit.is_host_wide(); }
   // A question has been put to the store under this slot's ticket.
-  void occupy(DeadlineQueue::Slot slot, const Subject& subject, SteadyTime deadline, SteadyTime now,
-              Asker& asker, std::uint64_t msgid);
+  void occupy(DeadlineQueue::Slot slot, const Subject& subject, std::size_t shard, SteadyTime deadline,
+              SteadyTime now, Asker& asker, std::uint64_t msgid);
   Outcome unknown_limit(std::string_view name);
   [[nodiscard]] DeadlineQueue::Slot take_slot();
   void release(DeadlineQueue::Slot slot);
@@ -140,7 +141,7 @@ class Decider final : private store::AnswerSink, public stats::MetricSource {
   // it.
   protocol::Decision by_store(const Limit& limit, const Rule& rule, const store::Answer& answer,
                               protocol::Source source);
-  protocol::Decision by_policy(const Subject& subject, SteadyTime now);
+  protocol::Decision by_policy(const Subject& subject, std::size_t shard, SteadyTime now);
   protocol::Decision by_override(const Limit& limit, const Rule& rule);
   // What `decide` makes, as the answer to a query that arrived in this turn.
   template <class Decide>

@@ -89,12 +89,14 @@ class Store : public stats::MetricSource {
   [[nodiscard]] virtual std::string_view name() const = 0;
   // Whether answers come from this host alone.
   [[nodiscard]] virtual bool is_local() const = 0;
-  // False while the store is known not to answer.
+  // False while the store, or a server that keeps some of it, is known not to answer.
   [[nodiscard]] virtual bool is_available() const = 0;
   // The servers behind it, for people: a line each, below a heading.
   [[nodiscard]] virtual std::string describe_shards() const = 0;
-  // How long until it is tried again; at least 1 µs.
-  [[nodiscard]] virtual limiter::Micros next_probe_in(SteadyTime now) const = 0;
+  // Which of them keeps the question's key, always the same one.
+  [[nodiscard]] virtual std::size_t shard_of(const Question&) const { return 0; }
+  // How long until that one is tried again; at least 1 µs.
+  [[nodiscard]] virtual limiter::Micros next_probe_in(std::size_t shard, SteadyTime now) const = 0;
 };
 
 }  // namespace allowd::store

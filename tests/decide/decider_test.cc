@@ -329,6 +329,27 @@ TEST_CASE("decider: when the store fails later the policy answers then, before t
   CHECK(scene.metric("queries_expired_total") == 0);
 }
 
+TEST_CASE("decider: a refusal by policy says when the shard of its key is tried again") {
+  Scene scene;
+  scene.fake.probe_in_of = {{1, 10ms}, {2, 20ms}, {3, 30ms}, {4, 40ms}};
+  const auto ask = [&](std::string_view key, std::optional<std::int64_t> deadline_us = std::nullopt) {
+    Query query = scene.query("closed");
+    query.key = key;
+    query.deadline_us = deadline_us;
+    return scene.ask(query, at(1s), key.size());
+  };
+  CHECK(ask("1", 0).decision == policy_denies(10'000));
+  static_cast<void>(ask("22"));
+  static_cast<void>(ask("333"));
+  CHECK(scene.fake.fail(scene.fake.asked[0], at(1s + 1ms)) == Fate::delivered);
+  scene.decider->expire(at(2s));
+  REQUIRE(scene.asker.decisions.size() == 2);
+  CHECK(scene.asker.decisions[0] == std::pair<std::uint64_t, Decision>{2, policy_denies(20'000)});
+  CHECK(scene.asker.decisions[1] == std::pair<std::uint64_t, Decision>{3, policy_denies(30'000)});
+  scene.fake.mode = FakeStore::Mode::fail;
+  CHECK(ask("4444").decision == policy_denies(40'000));
+}
+
 TEST_CASE("decider: a query is answered by its policy when its deadline has come, not a microsecond before") {
   Scene scene;
   static_cast<void>(scene.ask("open", at(1s), 1));

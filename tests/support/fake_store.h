@@ -5,6 +5,7 @@
 #pragma once
 
 #include <chrono>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -33,6 +34,7 @@ class FakeStore final : public store::Store {
   bool by_overflow = false;
   bool can_ask_together = false;
   limiter::Micros probe_in = std::chrono::milliseconds(250);
+  std::map<std::size_t, limiter::Micros> probe_in_of;  // by shard, where it is another
   std::vector<Asked> asked;
   std::vector<std::string> reset_keys;
 
@@ -86,7 +88,12 @@ class FakeStore final : public store::Store {
   std::string_view name() const override { return "fake"; }
   bool is_local() const override { return local; }
   bool is_available() const override { return available; }
-  limiter::Micros next_probe_in(store::SteadyTime) const override { return probe_in; }
+  // A shard for every length of key.
+  std::size_t shard_of(const store::Question& question) const override { return question.key.size(); }
+  limiter::Micros next_probe_in(std::size_t shard, store::SteadyTime) const override {
+    const auto found = probe_in_of.find(shard);
+    return found == probe_in_of.end() ? probe_in : found->second;
+  }
   void collect(std::vector<stats::Metric>& metrics) const override {
     metrics.push_back({"fake_questions", stats::Metric::Kind::gauge,
                        "Questions that the fake store was asked.", static_cast<double>(asked.size())});

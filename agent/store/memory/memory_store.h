@@ -51,7 +51,9 @@ class MemoryStore final : public Store {
   [[nodiscard]] std::string_view name() const override { return "memory"; }
   [[nodiscard]] bool is_local() const override { return true; }
   [[nodiscard]] bool is_available() const override { return true; }
-  [[nodiscard]] limiter::Micros next_probe_in(SteadyTime) const override { return limiter::Micros{1}; }
+  [[nodiscard]] limiter::Micros next_probe_in(std::size_t, SteadyTime) const override {
+    return limiter::Micros{1};
+  }
   void collect(std::vector<stats::Metric>& metrics) const override;
 
  private:

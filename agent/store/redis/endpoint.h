@@ -27,6 +27,16 @@ struct RedisEndpoint {
   bool operator==(const RedisEndpoint&) const = default;
 };
 
+// One of several independent servers. Its name decides which keys it keeps, whatever its address.
+struct RedisNode {
+  std::string name;
+  RedisEndpoint endpoint;
+
+  bool operator==(const RedisNode&) const = default;
+};
+// The name of a server that is alone and was given none.
+inline constexpr std::string_view kOnlyRedis = "redis";
+
 [[nodiscard]] Result<RedisEndpoint> parse_redis_url(std::string_view url);
 
 }  // namespace allowd::store

@@ -59,7 +59,7 @@ int major_version_in(const Reply& reply) {
 Link::Link(loop::Loop& loop, Options options)
     : loop_(loop),
       options_(std::move(options)),
-      name_(options_.endpoint.display()),
+      name_(options_.label.empty() ? url() : options_.label + " (" + url() + ")"),
       random_(options_.random_seed),
       attempt_timer_(loop),
       sign_in_timer_(loop),
@@ -217,7 +217,8 @@ limiter::Micros Link::next_attempt_in(SteadyTime now) const {
 void Link::collect(std::vector<stats::Metric>& metrics) const {
   using Kind = stats::Metric::Kind;
   const auto number = [](auto value) { return static_cast<double>(value); };
-  metrics.push_back({"redis_up", Kind::gauge, "1 while Redis answers.", is_up_ ? 1.0 : 0.0});
+  metrics.push_back(
+      {"redis_up", Kind::gauge, "Redis servers that answer, of redis_shards.", is_up_ ? 1.0 : 0.0});
   metrics.push_back({"redis_connection_attempts_total", Kind::counter, "Attempts to connect to Redis.",
                      number(attempts_total_)});
   metrics.push_back(

@@ -30,6 +30,7 @@ class Link {
  public:
   struct Options {
     RedisEndpoint endpoint;
+    std::string label;  // for the log, beside the URL; may be empty
     limiter::Micros reconnect_max = std::chrono::seconds(2);
     std::string_view script;  // static
     std::uint64_t random_seed = 0;
@@ -49,6 +50,9 @@ class Link {
   [[nodiscard]] bool counts_without_script() const { return server_major_version_ >= 7; }
   // On this connection a transaction has failed.
   void stop_transactions() { server_major_version_ = 0; }
+  // For people; without passwords.
+  [[nodiscard]] std::string url() const { return options_.endpoint.display(); }
+  // The same for the log.
   [[nodiscard]] const std::string& name() const { return name_; }
 
   // Loads the script anew, ahead of everything that is sent afterwards.

@@ -1,337 +1,115 @@
 // SPDX-License-Identifier: MIT
 #include "agent/store/redis/redis_store.h"
 
-#include <spdlog/spdlog.h>
-
 #include <algorithm>
 #include <utility>
-
-#include "agent/store/redis/bucket_call.h"
-#include "agent/store/redis/counter_call.h"
-#include "agent/store/redis/script.h"
 
 namespace allowd::store {
 namespace {
 
-using limiter::Operation;
-
-// Tickets of askers are never this: questions of our own (giving back) carry it.
-constexpr std::uint64_t kNobody = ~std::uint64_t{0};
-
-std::string_view first_word(std::string_view text) { return text.substr(0, text.find(' ')); }
-
-// A server that answers so is the wrong one to ask: another must be found.
-bool is_wrong_server(std::string_view code) { return code == "READONLY" || code == "MASTERDOWN"; }
-
-constexpr limiter::Micros kResetPatience = std::chrono::seconds(1);
-
-std::size_t shape_of(const ScriptCall& call) {
-  return static_cast<std::size_t>(call.definition(call.items().front()).shape());
+std::vector<std::string> names_of(std::span<const RedisNode> nodes) {
+  std::vector<std::string> names;
+  for (const RedisNode& node : nodes) names.push_back(node.name);
+  return names;
 }
 
-// Whether the store has charged: a shadow limit's refusal has not, a passed question with a shadow tier has.
-bool has_passed(const limiter::Definition& definition, const limiter::Decision& decision) {
-  const bool is_watched =
-      decision.verdict == limiter::Verdict::shadow && definition.tiers()[decision.tier].shadow;
-  return decision.verdict == limiter::Verdict::ok || is_watched;
-}
+// What one server measures, not what it counts: of several the worst is of interest.
+constexpr std::string_view kUncertainty = "redis_clock_uncertainty_seconds";
 
 }  // namespace
 
-RedisStore::RedisStore(loop::Loop& loop, Options options)
-    : loop_(loop),
-      prefix_(std::move(options.prefix)),
-      max_questions_(options.max_questions),
-      max_growing_calls_(options.max_growing_calls),
-      max_full_calls_(options.max_full_calls),
-      link_(loop, [&] {
-        options.link.script = decision_script();
-        return std::move(options.link);
-      }()) {
-  link_.set_reminder([this, reported = std::uint64_t{0}]() mutable {
-    const std::uint64_t since = refused_unasked_total_ - std::exchange(reported, refused_unasked_total_);
-    return std::to_string(since) + " questions answered by on_failure since the last such line";
-  });
+RedisStore::RedisStore(loop::Loop& loop, const Options& options)
+    : loop_(loop), prefix_(options.prefix), names_(names_of(options.nodes)), rendezvous_(names_) {
+  const bool is_alone = options.nodes.size() == 1;
+  for (const RedisNode& node : options.nodes) {
+    shards_.push_back(std::make_unique<Shard>(
+        loop, Shard::Options{
+                  .link = {.endpoint = node.endpoint,
+                           .label = is_alone ? std::string() : node.name,
+                           .reconnect_max = options.reconnect_max,
+                           .script = {},
+                           .random_seed = options.random_seed + shards_.size()},
+                  .max_questions = std::max<std::size_t>(1, options.max_questions / options.nodes.size())}));
+  }
   loop.at_turn_end([this] { flush(); });
 }
 
-Answer RedisStore::ask(const Question& question, SteadyTime) {
-  if (!link_.is_up() || questions_open_ >= max_questions_) {
-    ++refused_unasked_total_;
-    return {};
-  }
+void RedisStore::flush() {
+  was_asked_ = false;
+  for (const auto& shard : shards_) shard->flush();
+  // Whom one server failed just now may have asked one whose turn was over.
+  if (was_asked_) loop_.run_another_turn();
+}
+
+void RedisStore::start() {
+  for (const auto& shard : shards_) shard->start();
+}
+
+void RedisStore::attach(AnswerSink& sink) {
+  for (const auto& shard : shards_) shard->attach(sink);
+}
+
+std::string_view RedisStore::redis_key(const Question& question) const {
   key_.clear();
   append_redis_key(key_, prefix_, question.limit_tag, question.key);
-  open_call(question.definition->shape())
-      .add(question.operation, *question.definition, key_, question.cost, question.ticket);
-  ++questions_open_;
-  ++questions_total_;
-  return {Answer::Status::promised, false, {}};
+  return key_;
+}
+
+std::size_t RedisStore::shard_of(const Question& question) const {
+  return shards_.size() == 1 ? 0 : rendezvous_.choose(redis_key(question));
+}
+
+Answer RedisStore::ask(const Question& question, SteadyTime) {
+  was_asked_ = true;
+  const std::string_view key = redis_key(question);
+  return shards_[rendezvous_.choose(key)]->ask(question, key);
 }
 
 bool RedisStore::ask_together(std::span<const Question> questions) {
-  const bool are_buckets = std::all_of(questions.begin(), questions.end(), [](const Question& question) {
-    // A shadow's refusal would stop the others there.
-    return question.definition->shape() == limiter::Definition::Shape::bucket &&
-           !question.definition->is_shadow();
-  });
-  if (!are_buckets || questions.size() > ScriptCall::kMaxWeight) return false;
-  if (!link_.is_up() || questions_open_ + questions.size() > max_questions_) return false;
-  auto call = std::make_shared<BucketCall>();
-  call->decide_together();
-  for (const Question& question : questions) {
-    key_.clear();
-    append_redis_key(key_, prefix_, question.limit_tag, question.key);
-    call->add(question.operation, *question.definition, key_, question.cost, question.ticket);
-  }
-  questions_open_ += questions.size();
-  questions_total_ += questions.size();
-  waiting_.push_back(std::move(call));
-  return true;
-}
-
-ScriptCall& RedisStore::open_call(limiter::Definition::Shape shape) {
-  ScriptCall*& open = open_[static_cast<std::size_t>(shape)];
-  if (open == nullptr || open->is_full()) {
-    waiting_.push_back(ScriptCall::make(shape));
-    open = waiting_.back().get();
-  }
-  return *open;
-}
-
-bool RedisStore::is_wanted(const ScriptCall& call) const {
-  return std::any_of(call.items().begin(), call.items().end(), [this](const ScriptCall::Item& item) {
-    return item.ticket == kNobody || sink_->is_waiting(item.ticket);
-  });
-}
-
-void RedisStore::flush() {
-  if (!link_.is_up()) {
-    open_ = {};
-    for (const Call& call : std::exchange(waiting_, {})) drop_unsent(*call);
-    return;
-  }
-  for (const GiveBack& debt : std::exchange(owed_, {})) {
-    open_call(debt.definition->shape())
-        .add(Operation::refund, *debt.definition, debt.redis_key, debt.cost, kNobody);
-    ++questions_open_;
-    ++given_back_total_;
-  }
-  while (!waiting_.empty() && may_send(*waiting_.front())) {
-    Call call = std::move(waiting_.front());
-    waiting_.pop_front();
-    std::replace(open_.begin(), open_.end(), call.get(), static_cast<ScriptCall*>(nullptr));
-    // Everybody may have been answered while it waited; asking now would charge for nothing.
-    is_wanted(*call) ? send(std::move(call)) : drop_unsent(*call);
-  }
-  link_.connection().flush();
-}
-
-bool RedisStore::may_send(const ScriptCall& call) {
-  // What is full gains nothing by waiting.
-  return link_.connection().open_commands() < (call.is_full() ? max_full_calls_ : max_growing_calls_);
-}
-
-void RedisStore::send(Call call) {
-  Connection& connection = link_.connection();
-  ++calls_total_;
-  const auto* counters =
-      link_.counts_without_script() ? dynamic_cast<const CounterCall*>(call.get()) : nullptr;
-  if (counters != nullptr && !counters->has_repeated()) {
-    const std::size_t before = counters->write_transaction(connection.outbox());
-    connection.expect([this, call = std::move(call)](const Reply& reply) { on_transaction(call, reply); },
-                      before);
-  } else {
-    call->write(connection.outbox(), link_.script_sha(), link_.clock().at(loop_.now()));
-    connection.expect([this, call = std::move(call)](const Reply& reply) { on_reply(call, reply); });
-  }
-  link_.watch_for_stall();
-}
-
-bool RedisStore::has_failed(const Call& call, const Reply& reply) {
-  if (reply == nullptr) {
-    lost_total_ += call->items().size();
-    fail(*call);
-    return true;
-  }
-  if (!is_error(reply)) return false;
-  const std::string_view code = first_word(text_of(reply));
-  if (code == "NOSCRIPT") {
-    repeat(*call);
-    return true;
-  }
-  count_error(*call, text_of(reply));
-  fail(*call);
-  if (is_wrong_server(code)) link_.drop({Error::Code::retry_later, std::string(text_of(reply))});
-  return true;
-}
-
-void RedisStore::on_reply(const Call& call, const Reply& reply) {
-  if (has_failed(call, reply)) return;
-  if (!call->fits(*reply)) {
-    fail(*call);
-    return link_.drop({Error::Code::system, "the script's answer is malformed"});
-  }
-  healed_total_ += ScriptCall::healed(*reply);
-  settle(*call, call->answers(*reply));
-}
-
-void RedisStore::on_transaction(const Call& call, const Reply& reply) {
-  // A user who may not run transactions: the script needs no other right than it has.
-  if (reply != nullptr && is_error(reply)) {
-    const std::string_view code = first_word(text_of(reply));
-    if (code == "NOPERM" || code == "EXECABORT" || code == "ERR") link_.stop_transactions();
-  }
-  if (has_failed(call, reply)) return;
-  const auto answers = static_cast<const CounterCall&>(*call).transaction_answers(*reply);
-  if (answers.empty()) {
-    fail(*call);
-    return link_.drop({Error::Code::system, "the answer to EXEC is malformed"});
-  }
-  settle(*call, answers);
-}
-
-void RedisStore::settle(const ScriptCall& call, const std::vector<Answer>& answers) {
-  std::string& reported = reported_errors_[shape_of(call)];
-  if (!reported.empty()) spdlog::info("redis: {} succeeds again", name_of(call.algorithm()));
-  reported.clear();
-  // Asked as one, none was charged unless all passed.
-  const bool has_passed_together =
-      !call.is_together() || std::all_of(answers.begin(), answers.end(), [](const Answer& answer) {
-        return answer.status == Answer::Status::decided && answer.decision.retry_after.count() == 0;
-      });
-  for (std::size_t i = 0; i < call.items().size(); ++i) {
-    const ScriptCall::Item& item = call.items()[i];
-    const Answer& answer = answers[i];
-    if (answer.status == Answer::Status::promised) {
-      repeat(call, item);
-      continue;
-    }
-    --questions_open_;
-    if (answer.status == Answer::Status::failed) ++unknown_format_total_;
-    if (item.ticket == kNobody) continue;
-    const auto fate = sink_->on_answer(item.ticket, answer, loop_.now());
-    const bool has_charged = answer.status == Answer::Status::decided && item.operation == Operation::take &&
-                             has_passed(call.definition(item), answer.decision) && item.cost > 0 &&
-                             has_passed_together;
-    if (fate == AnswerSink::Fate::refused_meanwhile && has_charged) owe(call, item);
-  }
-}
-
-void RedisStore::owe(const ScriptCall& call, const ScriptCall::Item& item) {
-  // As many as questions may be open: more cannot come late.
-  if (owed_.size() >= max_questions_) return;
-  if (call.definition(item).shape() == limiter::Definition::Shape::counter) return;  // it counts refusals too
-  owed_.push_back({std::string(call.redis_key(item)), call.definition(item).shared_from_this(), item.cost});
-}
-
-void RedisStore::repeat(const ScriptCall& call) {
-  if (!link_.is_up()) return drop_unsent(call);  // nothing was charged
-  ++script_reloads_total_;
-  link_.reload_script();
-  if (call.is_together()) {
-    auto again = std::make_shared<BucketCall>();
-    again->decide_together();
-    for (const ScriptCall::Item& item : call.items()) {
-      const bool is_wanted = sink_->is_waiting(item.ticket) && !item.was_repeated;
-      if (!is_wanted) return fail(call);  // they were asked as one, and expire as one
-      again->add(item.operation, call.definition(item), call.redis_key(item), item.cost, item.ticket, true);
-    }
-    waiting_.push_back(std::move(again));
-    return;
-  }
-  for (const ScriptCall::Item& item : call.items()) repeat(call, item);
-}
-
-void RedisStore::repeat(const ScriptCall& call, const ScriptCall::Item& item) {
-  const bool is_wanted = item.ticket == kNobody || sink_->is_waiting(item.ticket);
-  if (!link_.is_up() || !is_wanted || item.was_repeated) return answer_failed(item);
-  open_call(call.definition(item).shape())
-      .add(item.operation, call.definition(item), call.redis_key(item), item.cost, item.ticket, true);
-}
-
-void RedisStore::answer_failed(const ScriptCall::Item& item) {
-  --questions_open_;
-  if (item.ticket != kNobody) static_cast<void>(sink_->on_answer(item.ticket, Answer{}, loop_.now()));
-}
-
-void RedisStore::fail(const ScriptCall& call) {
-  for (const ScriptCall::Item& item : call.items()) answer_failed(item);
-}
-
-void RedisStore::drop_unsent(const ScriptCall& call) {
-  for (const ScriptCall::Item& item : call.items()) {
-    if (item.ticket == kNobody) {
-      owe(call, item);
-      --given_back_total_;
-    }
-    answer_failed(item);
-  }
-}
-
-void RedisStore::count_error(const ScriptCall& call, std::string_view text) {
-  constexpr std::size_t kMaxCodes = 32;
-  const std::string code(first_word(text).substr(0, 32));
-  if (errors_.size() < kMaxCodes || errors_.contains(code)) ++errors_[code];
-  std::string& reported = reported_errors_[shape_of(call)];
-  if (reported == code) return;  // one line per change of state
-  reported = code;
-  spdlog::warn("redis: {} fails: {}; on_failure decides meanwhile", name_of(call.algorithm()), text);
+  was_asked_ = true;
+  if (questions.empty()) return false;
+  std::vector<std::string> keys;
+  for (const Question& question : questions) keys.emplace_back(redis_key(question));
+  const std::size_t chosen = rendezvous_.choose(keys.front());
+  const bool do_meet = std::all_of(keys.begin(), keys.end(),
+                                   [&](const std::string& key) { return rendezvous_.choose(key) == chosen; });
+  return do_meet && shards_[chosen]->ask_together(questions, keys);
 }
 
 void RedisStore::reset(const Question& question, std::function<void(bool)> done) {
-  if (!link_.is_up()) return done(false);
-  key_.clear();
-  append_redis_key(key_, prefix_, question.limit_tag, question.key);
-  Connection& connection = link_.connection();
-  flush();  // what was asked before is decided before
-  const std::uint64_t number = ++last_reset_;
-  Reset& reset = resets_.try_emplace(number, Reset{loop::Timer(loop_), std::move(done)}).first->second;
-  reset.patience.once(kResetPatience, [&reset] { std::exchange(reset.done, nullptr)(false); });
-  write_command(connection.outbox(), {"DEL", key_});
-  connection.expect([this, number](const Reply& reply) {
-    const auto answered = resets_.extract(number);
-    if (answered.mapped().done) answered.mapped().done(reply != nullptr && !is_error(reply));
-  });
-  connection.flush();
-  link_.watch_for_stall();
+  const std::string key(redis_key(question));  // others may be answered, and ask again, before it is sent
+  shards_[rendezvous_.choose(key)]->reset(key, std::move(done));
 }
 
 std::string RedisStore::describe_shards() const {
-  std::string text = "# url state scripts questions_open clock_uncertainty_us counter\n" + link_.name();
-  text += link_.is_up() ? " up " : " down ";
-  text += std::to_string(calls_total_) + " " + std::to_string(questions_open_) + " " +
-          std::to_string(link_.clock().uncertainty().count());
-  text += !link_.is_up() ? " unknown\n" : link_.counts_without_script() ? " multi\n" : " script\n";
+  std::string text = "# name ";
+  text += Shard::heading();
+  for (std::size_t i = 0; i < shards_.size(); ++i) text += names_[i] + " " + shards_[i]->describe();
   return text;
 }
 
-limiter::Micros RedisStore::next_probe_in(SteadyTime now) const {
-  // While the link is up every question is a probe.
-  return link_.is_up() ? limiter::Micros{1} : link_.next_attempt_in(now);
+bool RedisStore::is_available() const {
+  return std::all_of(shards_.begin(), shards_.end(), [](const auto& shard) { return shard->is_up(); });
+}
+
+limiter::Micros RedisStore::next_probe_in(std::size_t shard, SteadyTime now) const {
+  return shards_[shard]->next_probe_in(now);
 }
 
 void RedisStore::collect(std::vector<stats::Metric>& metrics) const {
-  using Kind = stats::Metric::Kind;
-  link_.collect(metrics);
-  const auto add = [&](std::string_view name, Kind kind, std::string_view help, std::uint64_t value) {
-    metrics.push_back({"redis_" + std::string(name), kind, std::string(help), static_cast<double>(value)});
-  };
-  add("questions_total", Kind::counter, "Questions asked of Redis.", questions_total_);
-  add("scripts_total", Kind::counter, "Scripts sent to Redis.", calls_total_);
-  add("questions_open", Kind::gauge, "Questions that Redis has not answered yet.", questions_open_);
-  add("questions_refused_total", Kind::counter,
-      "Questions not asked because Redis was down or too many were open.", refused_unasked_total_);
-  add("questions_lost_total", Kind::counter, "Questions lost with their connection.", lost_total_);
-  add("given_back_total", Kind::counter, "Late grants given back after their asker was refused.",
-      given_back_total_);
-  add("healed_total", Kind::counter, "Values put right that were no bucket or had no TTL.", healed_total_);
-  add("unknown_format_total", Kind::counter,
-      "Questions about values that a newer version wrote, left untouched.", unknown_format_total_);
-  add("script_reloads_total", Kind::counter, "Times that Redis had lost the script.", script_reloads_total_);
-  std::uint64_t errors = 0;
-  for (const auto& [code, count] : errors_) errors += count;
-  add("errors_total", Kind::counter, "Scripts answered with an error.", errors);
+  metrics.push_back({"redis_shards", stats::Metric::Kind::gauge, "Redis servers that share the keys out.",
+                     static_cast<double>(shards_.size())});
+  const std::size_t first = metrics.size();
+  shards_.front()->collect(metrics);
+  std::vector<stats::Metric> others;
+  for (std::size_t i = 1; i < shards_.size(); ++i) {
+    others.clear();
+    shards_[i]->collect(others);
+    for (std::size_t j = 0; j < others.size(); ++j) {
+      double& value = metrics[first + j].value;
+      value = others[j].name == kUncertainty ? std::max(value, others[j].value) : value + others[j].value;
+    }
+  }
 }
 
 }  // namespace allowd::store

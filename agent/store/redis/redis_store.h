@@ -1,25 +1,20 @@
 // SPDX-License-Identifier: MIT
 //
-// The store that all hosts share: one Redis server, asked in batches.
+// The store that all hosts share: one Redis server, or several that know nothing of each other and share the
+// keys out by rendezvous hashing of the Redis key over their names.
 //
-// Questions gather during a loop turn and leave at its end as few scripts of many keys, in one write. While
-// `max_growing_calls` scripts are unanswered the next one keeps growing instead, until it is full: that costs
-// Redis least just when there is most to ask, and needs no timer.
-//
-// Failure    A question whose call was lost is never asked again: it may have charged. Only a server that has
-// lost
-//            the script is asked once more, since then nothing was charged.
-//            A grant that comes after its asker was refused is given back, once.
+// Each server has its own connection, clock, batches and failures: one that is down or slow takes nothing
+// from the keys of the others.
 #pragma once
 
-#include <array>
-#include <deque>
-#include <map>
 #include <memory>
+#include <span>
 #include <string>
+#include <vector>
 
-#include "agent/store/redis/link.h"
-#include "agent/store/redis/script_call.h"
+#include "agent/store/redis/endpoint.h"
+#include "agent/store/redis/rendezvous.h"
+#include "agent/store/redis/shard.h"
 #include "agent/store/store.h"
 
 namespace allowd::store {
@@ -27,93 +22,45 @@ namespace allowd::store {
 class RedisStore final : public Store {
  public:
   struct Options {
-    Link::Options link;
+    std::vector<RedisNode> nodes;  // at least one; no two names alike
     std::string prefix = "allowd";
-    std::size_t max_questions = 65'536;  // unanswered; beyond, a question fails at once
-    // A script leaves while fewer than this are unanswered; a full one need not wait for so few.
-    std::size_t max_growing_calls = 2;
-    std::size_t max_full_calls = 16;
+    limiter::Micros reconnect_max = std::chrono::seconds(2);
+    std::uint64_t random_seed = 0;
+    // Unanswered; beyond, a question fails at once. Each server has an equal part, so that one which hangs
+    // cannot use up the others'.
+    std::size_t max_questions = 65'536;
   };
 
-  RedisStore(loop::Loop& loop, Options options);
+  RedisStore(loop::Loop& loop, const Options& options);
 
   // Begins to connect.
-  void start() { link_.start(); }
+  void start();
 
-  void attach(AnswerSink& sink) override { sink_ = &sink; }
+  void attach(AnswerSink& sink) override;
   [[nodiscard]] Answer ask(const Question& question, SteadyTime now) override;
+  // For keys of one shard.
   [[nodiscard]] bool ask_together(std::span<const Question> questions) override;
   void reset(const Question& question, std::function<void(bool)> done) override;
   [[nodiscard]] std::string describe_shards() const override;
   [[nodiscard]] std::string_view name() const override { return "redis"; }
   [[nodiscard]] bool is_local() const override { return false; }
-  [[nodiscard]] bool is_available() const override { return link_.is_up(); }
-  [[nodiscard]] limiter::Micros next_probe_in(SteadyTime now) const override;
+  [[nodiscard]] bool is_available() const override;
+  [[nodiscard]] std::size_t shard_of(const Question& question) const override;
+  [[nodiscard]] limiter::Micros next_probe_in(std::size_t shard, SteadyTime now) const override;
   void collect(std::vector<stats::Metric>& metrics) const override;
 
-  // Sends what has gathered. The loop calls it at the end of each turn.
-  void flush();
-
  private:
-  using Call = std::shared_ptr<ScriptCall>;
-  struct GiveBack {
-    std::string redis_key;
-    limiter::DefinitionPtr definition;
-    std::int64_t cost;
-  };
-  static constexpr std::size_t kShapes = 4;
-  // Until the server's answer has come, whether or not somebody still waits for it.
-  struct Reset {
-    loop::Timer patience;
-    std::function<void(bool)> done;  // null: was told that nobody knows
-  };
-
-  // The call that gathers questions of that shape.
-  [[nodiscard]] ScriptCall& open_call(limiter::Definition::Shape shape);
-  [[nodiscard]] bool may_send(const ScriptCall& call);
-  void send(Call call);
-  void on_reply(const Call& call, const Reply& reply);
-  void on_transaction(const Call& call, const Reply& reply);
-  // True when the reply was an error, which then has been seen to.
-  [[nodiscard]] bool has_failed(const Call& call, const Reply& reply);
-  void settle(const ScriptCall& call, const std::vector<Answer>& answers);
-  // Asks once more what has charged nothing: all of the call, or one question.
-  void repeat(const ScriptCall& call);
-  void repeat(const ScriptCall& call, const ScriptCall::Item& item);
-  // The call was sent, and what it has charged is not known.
-  void fail(const ScriptCall& call);
-  // The call was never sent.
-  void drop_unsent(const ScriptCall& call);
-  void owe(const ScriptCall& call, const ScriptCall::Item& item);
-  void answer_failed(const ScriptCall::Item& item);
-  void count_error(const ScriptCall& call, std::string_view text);
-  [[nodiscard]] bool is_wanted(const ScriptCall& call) const;
+  void flush();
+  // Valid until the next call.
+  [[nodiscard]] std::string_view redis_key(const Question& question) const;
 
   loop::Loop& loop_;
   std::string prefix_;
-  std::size_t max_questions_;
-  std::size_t max_growing_calls_;
-  std::size_t max_full_calls_;
-  Link link_;
-  AnswerSink* sink_ = nullptr;
-  std::deque<Call> waiting_;               // not sent yet
-  std::map<std::uint64_t, Reset> resets_;  // by number
-  std::uint64_t last_reset_ = 0;
-  std::array<ScriptCall*, kShapes> open_{};  // of those, the one that still takes questions of that shape
-  std::size_t questions_open_ = 0;
-  std::deque<GiveBack> owed_;  // to be sent once the link is up
-  std::string key_;            // scratch
-
-  std::map<std::string, std::uint64_t, std::less<>> errors_;  // by the first word of the reply
-  std::array<std::string, kShapes> reported_errors_;  // by shape: one kind may fail beside others that do not
-  std::uint64_t questions_total_ = 0;
-  std::uint64_t calls_total_ = 0;
-  std::uint64_t refused_unasked_total_ = 0;
-  std::uint64_t lost_total_ = 0;
-  std::uint64_t unknown_format_total_ = 0;
-  std::uint64_t given_back_total_ = 0;
-  std::uint64_t healed_total_ = 0;
-  std::uint64_t script_reloads_total_ = 0;
+  std::vector<std::string> names_;
+  Rendezvous rendezvous_;
+  std::vector<std::unique_ptr<Shard>> shards_;  // as in names_
+  mutable std::string key_;                     // scratch
+  bool was_asked_ = false;                      // since the last flush began
 };
 
 }  // namespace allowd::store
