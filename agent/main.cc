@@ -42,15 +42,17 @@ std::uint64_t random_bits() {
 
 // Descriptors that are not clients': sockets, Redis, DNS, files.
 constexpr rlim_t kReservedFds = 64;
+constexpr rlim_t kFdsPerShard = 2;  // a stalled connection is listened to beside the new one
 
 // Raises the soft limit to the hard one, and says how many clients that leaves room for.
-std::size_t clients_that_fit(std::size_t wanted) {
+std::size_t clients_that_fit(std::size_t wanted, std::size_t shards) {
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return wanted;
   limit.rlim_cur = limit.rlim_max;
   ::setrlimit(RLIMIT_NOFILE, &limit);
   ::getrlimit(RLIMIT_NOFILE, &limit);
-  const rlim_t room = limit.rlim_cur > 2 * kReservedFds ? limit.rlim_cur - kReservedFds : kReservedFds;
+  const rlim_t reserved = kReservedFds + kFdsPerShard * shards;
+  const rlim_t room = limit.rlim_cur > 2 * reserved ? limit.rlim_cur - reserved : limit.rlim_cur / 2;
   if (wanted <= room) return wanted;
   spdlog::warn("max_connections is cut to {}: only {} file descriptors may be open", room, limit.rlim_cur);
   return room;
@@ -80,11 +82,11 @@ std::unique_ptr<store::MemoryStore> make_memory_store(const config::Config& conf
 }
 
 std::unique_ptr<store::RedisStore> make_redis_store(const config::RedisConfig& redis, loop::Loop& loop) {
-  return std::make_unique<store::RedisStore>(
-      loop, store::RedisStore::Options{.nodes = {{std::string(store::kOnlyRedis), redis.endpoint}},
-                                       .prefix = redis.prefix,
-                                       .reconnect_max = redis.reconnect_max,
-                                       .random_seed = random_bits()});
+  return std::make_unique<store::RedisStore>(loop,
+                                             store::RedisStore::Options{.nodes = redis.nodes,
+                                                                        .prefix = redis.prefix,
+                                                                        .reconnect_max = redis.reconnect_max,
+                                                                        .random_seed = random_bits()});
 }
 
 int serve(config::Config config, const std::string& config_path) {
@@ -118,7 +120,8 @@ int serve(config::Config config, const std::string& config_path) {
       loop,
       {.app = {config.agent.socket, config.agent.socket_mode, config.agent.socket_group},
        .admin = {config.agent.admin_socket, 0600, ""},
-       .max_connections = clients_that_fit(static_cast<std::size_t>(config.agent.max_connections))},
+       .max_connections = clients_that_fit(static_cast<std::size_t>(config.agent.max_connections),
+                                           config.redis ? config.redis->nodes.size() : 0)},
       decider, reporter, commands);
   for (const stats::MetricSource* source :
        std::initializer_list<const stats::MetricSource*>{&server, &decider, memory.get()}) {

@@ -35,9 +35,14 @@ struct AgentConfig {
 };
 
 struct RedisConfig {
-  store::RedisEndpoint endpoint;
+  std::vector<store::RedisNode> nodes;  // never empty; of a `url` alone one, named kOnlyRedis
   std::string prefix = "allowd";
   limiter::Micros reconnect_max = std::chrono::seconds(2);
+
+  // What a `url` makes, and one shard of that name: they mean the same.
+  [[nodiscard]] bool is_single_url() const {
+    return nodes.size() == 1 && nodes.front().name == store::kOnlyRedis;
+  }
 };
 
 // What decides about certain keys in place of the limit's own definition.

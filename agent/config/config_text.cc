@@ -61,6 +61,20 @@ void write_ticks(std::ostream& out, const limiter::Definition& definition, std::
   }
 }
 
+void write_nodes(std::ostream& out, const RedisConfig& redis) {
+  if (redis.is_single_url()) {
+    out << "url = " << quoted(redis.nodes.front().endpoint.display()) << "\n";
+    return;
+  }
+  out << "shards = [";
+  const char* before = " ";
+  for (const store::RedisNode& node : redis.nodes) {
+    out << std::exchange(before, ", ") << "{ name = " << quoted(node.name)
+        << ", url = " << quoted(node.endpoint.display()) << " }";
+  }
+  out << " ]\n";
+}
+
 void write_definition(std::ostream& out, const limiter::Definition& definition, const char* separator) {
   if (definition.tiers().size() == 1 && definition.tiers().front().name.empty()) {
     write_rules(out, definition.tiers().front(), separator);
@@ -126,9 +140,9 @@ std::string to_toml(const Config& config) {
       << "deadline = " << quoted(print(agent.deadline)) << "\n"
       << "shadow = " << truth(agent.shadow) << "\n";
   if (config.redis) {
-    out << "\n[redis]\n"
-        << "url = " << quoted(config.redis->endpoint.display()) << "\n"
-        << "prefix = " << quoted(config.redis->prefix) << "\n"
+    out << "\n[redis]\n";
+    write_nodes(out, *config.redis);
+    out << "prefix = " << quoted(config.redis->prefix) << "\n"
         << "reconnect_max = " << quoted(print(config.redis->reconnect_max)) << "\n";
   }
   for (const LimitConfig& limit : config.limits) write_limit(out, limit);

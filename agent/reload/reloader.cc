@@ -23,7 +23,8 @@ std::vector<std::string> changes_for_restart(const config::Config& running, cons
   compare("agent.max_keys", a.max_keys, b.max_keys);
   compare("redis", running.redis.has_value(), loaded.redis.has_value());
   if (running.redis && loaded.redis) {
-    compare("redis.url", running.redis->endpoint, loaded.redis->endpoint);
+    const bool are_urls = running.redis->is_single_url() && loaded.redis->is_single_url();
+    compare(are_urls ? "redis.url" : "redis.shards", running.redis->nodes, loaded.redis->nodes);
     compare("redis.prefix", running.redis->prefix, loaded.redis->prefix);
     compare("redis.reconnect_max", running.redis->reconnect_max, loaded.redis->reconnect_max);
   }

@@ -77,11 +77,14 @@ TEST_CASE("config: every key of every table is read") {
   CHECK(config.agent.max_keys == 1'000'000'000);
   CHECK(config.agent.deadline == 5ms);
   REQUIRE(config.redis.has_value());
-  CHECK(config.redis->endpoint.host == "cache");
-  CHECK(config.redis->endpoint.port == 6380);
-  CHECK(config.redis->endpoint.db == 2);
-  CHECK(config.redis->endpoint.user == "u");
-  CHECK(config.redis->endpoint.password == "p");
+  REQUIRE(config.redis->nodes.size() == 1);
+  const store::RedisEndpoint& endpoint = config.redis->nodes[0].endpoint;
+  CHECK(config.redis->nodes[0].name == store::kOnlyRedis);
+  CHECK(endpoint.host == "cache");
+  CHECK(endpoint.port == 6380);
+  CHECK(endpoint.db == 2);
+  CHECK(endpoint.user == "u");
+  CHECK(endpoint.password == "p");
   CHECK(config.redis->prefix == "rl-v1");
   CHECK(config.redis->reconnect_max == 10s);
   REQUIRE(config.limits.size() == 2);
@@ -107,9 +110,62 @@ TEST_CASE("config: what a limit leaves out comes from its rate and from the agen
 TEST_CASE("config: a [redis] with a url alone has the defaults") {
   const Config config = parsed("[redis]\nurl = \"unix:///run/redis.sock\"\n");
   REQUIRE(config.redis.has_value());
-  CHECK(config.redis->endpoint.unix_path == "/run/redis.sock");
+  REQUIRE(config.redis->nodes.size() == 1);
+  CHECK(config.redis->nodes[0].endpoint.unix_path == "/run/redis.sock");
   CHECK(config.redis->prefix == "allowd");
   CHECK(config.redis->reconnect_max == 2s);
+}
+
+TEST_CASE("config: shards have a name and a url each, in the order of the file") {
+  const Config config = parsed(
+      "[redis]\nshards = [ { name = \"b\", url = \"redis://:p@h:1/2\" }, { name = \"a~!\", url = "
+      "\"unix:///r.sock\" } ]\n");
+  REQUIRE(config.redis.has_value());
+  REQUIRE(config.redis->nodes.size() == 2);
+  CHECK_FALSE(config.redis->is_single_url());
+  CHECK(config.redis->nodes[0].name == "b");
+  CHECK(config.redis->nodes[0].endpoint.host == "h");
+  CHECK(config.redis->nodes[0].endpoint.password == "p");
+  CHECK(config.redis->nodes[1].name == "a~!");
+  CHECK(config.redis->nodes[1].endpoint.unix_path == "/r.sock");
+  // One named as a url's server is means the same.
+  CHECK(parsed("[redis]\nshards = [ { name = \"redis\", url = \"redis://h\" } ]\n").redis->is_single_url());
+}
+
+std::string shards_of(std::size_t count) {
+  std::string text = "[redis]\nshards = [";
+  for (std::size_t i = 0; i < count; ++i)
+    text += (i == 0 ? "" : ",") + ("\n{ name = \"" + std::to_string(i)) + "\", url = \"redis://h\" }";
+  return text + " ]\n";
+}
+
+TEST_CASE("config: what is wrong with shards is named with its line") {
+  CHECK(parsed(shards_of(64)).redis->nodes.size() == 64);
+  for (const std::size_t count : {0U, 65U})
+    check_refused(shards_of(count), "allowd.toml:2: redis.shards: must be 1 to 64 shards");
+  check_refused("[redis]\nurl = \"redis://h\"\nshards = []\n",
+                "allowd.toml:3: redis.shards: cannot stand beside url");
+  check_refused("[redis]\nshards = 1\n", "allowd.toml:2: redis.shards: must be an array of tables");
+  check_refused("[redis]\nshards = [ \"redis://h\" ]\n",
+                "allowd.toml:2: redis.shards: must be an array of tables");
+  check_refused("[redis]\nshards = [\n{ url = \"redis://h\" } ]\n",
+                "allowd.toml:3: redis.shards[0]: name is missing");
+  check_refused("[redis]\nshards = [\n{ name = \"a\" } ]\n",
+                "allowd.toml:3: redis.shards[0]: url is missing");
+  check_refused("[redis]\nshards = [\n{ name = \"a\", url = \"http://h\" } ]\n",
+                "allowd.toml:3: redis.shards[0].url: a Redis URL begins with redis:// or unix://");
+  check_refused("[redis]\nshards = [\n{ nam = \"a\" } ]\n",
+                "allowd.toml:3: redis.shards[0].nam: unknown key; did you mean name?");
+  check_refused(
+      "[redis]\nshards = [\n{ name = \"a\", url = \"redis://h\" },\n{ name = \"a\", url = \"redis://i\" } "
+      "]\n",
+      "allowd.toml:4: redis.shards[1].name: is another shard's too");
+  for (const std::string& name :
+       {std::string(), std::string(65, 'n'), std::string("a b"), std::string("é"), std::string("a\\u007f")}) {
+    check_refused(
+        "[redis]\nshards = [\n{ name = \"" + name + "\", url = \"redis://h\" } ]\n",
+        "allowd.toml:3: redis.shards[0].name: must be 1 to 64 printable ASCII characters without spaces");
+  }
 }
 
 TEST_CASE("config: limits come in the order of their names") {
@@ -136,7 +192,7 @@ TEST_CASE("config: an unknown key is named with its line and the nearest known o
 TEST_CASE("config: what later versions will have is not supported rather than unknown") {
   check_refused("[prefilter]\ntrust = \"1s\"\n",
                 "allowd.toml:1: prefilter: is not supported by this version");
-  for (const char* key : {"shards", "cluster", "sentinel", "clock", "password_file", "max_connection_age"}) {
+  for (const char* key : {"cluster", "sentinel", "clock", "password_file", "max_connection_age"}) {
     check_refused("[redis]\nurl = \"redis://h\"\n" + std::string(key) + " = 1\n",
                   "allowd.toml:3: redis." + std::string(key) + ": is not supported by this version");
   }
@@ -203,7 +259,7 @@ TEST_CASE("config: a wrong value is said") {
       "[agent]\ndeadline = \"20\"\n",
       "allowd.toml:2: agent.deadline: a duration needs a unit: us, ms, s (sec, second), m (min, minute), h "
       "(hour), d (day) or week");
-  check_refused("[redis]\nprefix = \"a\"\n", "allowd.toml:1: redis: url is missing");
+  check_refused("[redis]\nprefix = \"a\"\n", "allowd.toml:1: redis: url or shards is missing");
   check_refused("[redis]\nurl = \"http://h\"\n",
                 "allowd.toml:2: redis.url: a Redis URL begins with redis:// or unix://");
   const std::string prefix =

@@ -29,10 +29,11 @@ void check_same(const Config& a, const Config& b) {
   CHECK(a.agent.deadline == b.agent.deadline);
   REQUIRE(a.redis.has_value() == b.redis.has_value());
   if (a.redis) {
-    CHECK(a.redis->endpoint.host == b.redis->endpoint.host);
-    CHECK(a.redis->endpoint.port == b.redis->endpoint.port);
-    CHECK(a.redis->endpoint.unix_path == b.redis->endpoint.unix_path);
-    CHECK(a.redis->endpoint.db == b.redis->endpoint.db);
+    REQUIRE(a.redis->nodes.size() == b.redis->nodes.size());
+    for (std::size_t i = 0; i < a.redis->nodes.size(); ++i) {
+      CHECK(a.redis->nodes[i].name == b.redis->nodes[i].name);
+      CHECK(a.redis->nodes[i].endpoint.display() == b.redis->nodes[i].endpoint.display());
+    }
     CHECK(a.redis->prefix == b.redis->prefix);
     CHECK(a.redis->reconnect_max == b.redis->reconnect_max);
   }
@@ -67,9 +68,14 @@ const char* const kFull = R"(
   deadline = "1week"
 )";
 
+const char* const kShards = R"(
+  [redis]
+  shards = [ { name = "\\", url = "redis://hugo:s3cr3t@[::1]:6380/2" }, { name = "\"b\"", url = "unix:///r" } ]
+)";
+
 TEST_CASE("config text: the effective configuration is read back the same") {
-  for (const std::string text :
-       {"", kFull, "[redis]\nurl = \"unix:///run/r.sock?db=3\"\n", "[limits.x]\nrate = \"1/week\"\n"}) {
+  for (const std::string text : {"", kFull, kShards, "[redis]\nurl = \"unix:///run/r.sock?db=3\"\n",
+                                 "[limits.x]\nrate = \"1/week\"\n"}) {
     const Config config = parsed(text);
     const Config again = parsed(to_toml(config));
     check_same(config, again);
@@ -117,6 +123,10 @@ TEST_CASE("config text: every default is written out, and passwords are not") {
   CHECK(full.find("s3cr3t") == std::string::npos);
   CHECK(full.find("hugo") == std::string::npos);
   CHECK(full.find("redis://[::1]:6380/2") != std::string::npos);
+  const std::string shards = to_toml(parsed(kShards));
+  CHECK(shards.find("s3cr3t") == std::string::npos);
+  CHECK(shards.find(R"(shards = [ { name = "\\", url = "redis://[::1]:6380/2" }, { name = "\"b\"", url = )"
+                    R"("unix:///r" } ])") != std::string::npos);
 }
 
 TEST_CASE("config text: the hash changes with every setting and with nothing else") {
@@ -130,6 +140,7 @@ TEST_CASE("config text: the hash changes with every setting and with nothing els
                                               "[agent]\ndeadline = \"5ms\"\n",
                                               "[redis]\nurl = \"redis://h\"\n",
                                               "[redis]\nurl = \"redis://h/1\"\n",
+                                              "[redis]\nshards = [ { name = \"a\", url = \"redis://h\" } ]\n",
                                               "[redis]\nurl = \"redis://h\"\nprefix = \"p\"\n",
                                               "[limits.a]\nrate = \"1/s\"\n",
                                               "[limits.b]\nrate = \"1/s\"\n",

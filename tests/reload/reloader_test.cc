@@ -90,6 +90,8 @@ TEST_CASE("reloader: every key that needs a restart is compared") {
   CHECK(changes("[agent]\nmax_connections = 7\n" + base) == Keys{"agent.max_connections"});
   CHECK(changes("[agent]\nshadow = true\n" + base + "[limits.a]\nrate = \"1/s\"\n").empty());
   CHECK(changes("[redis]\nurl = \"redis://:secret@h\"\n") == Keys{"redis.url"});
+  CHECK(changes("[redis]\nshards = [ { name = \"a\", url = \"redis://h\" } ]\n") == Keys{"redis.shards"});
+  CHECK(changes("[redis]\nshards = [ { name = \"redis\", url = \"redis://h\" } ]\n").empty());
   CHECK(changes(base + "prefix = \"p\"\n") == Keys{"redis.prefix"});
   CHECK(changes(base + "reconnect_max = \"9s\"\n") == Keys{"redis.reconnect_max"});
   CHECK(changes("") == Keys{"redis"});

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <fstream>
+#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -118,6 +120,26 @@ TEST_CASE("rendezvous: every pair of a user's keys is placed independently") {
   }
   const double share = static_cast<double>(kKeys) / 3;
   CHECK(std::abs(static_cast<double>(met) - share) < 5 * std::sqrt(share));
+}
+
+TEST_CASE("rendezvous: the vectors in OPERATING.md hold") {
+  std::ifstream document(ALLOWD_OPERATING_DOCUMENT);
+  REQUIRE(document.good());
+  const std::vector<std::string> three = {"a", "b", "c"};
+  const std::vector<std::string> four = {"d", "c", "b", "a"};
+  std::size_t rows = 0;
+  for (std::string line; std::getline(document, line);) {
+    if (!line.starts_with("| `allowd:{")) continue;
+    std::vector<std::string> cells;  // what stands between backticks
+    std::istringstream words(line);
+    for (std::string word; std::getline(words, word, '`');) cells.push_back(word);
+    REQUIRE(cells.size() == 7);
+    CAPTURE(cells[1]);
+    CHECK(three[Rendezvous(three).choose(cells[1])] == cells[3]);
+    CHECK(four[Rendezvous(four).choose(cells[1])] == cells[5]);
+    ++rows;
+  }
+  CHECK(rows >= 7);
 }
 
 }  // namespace
