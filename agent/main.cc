@@ -25,6 +25,7 @@
 #include "agent/log_setup.h"
 #include "agent/loop/loop.h"
 #include "agent/loop/timer.h"
+#include "agent/prefilter/prefilter.h"
 #include "agent/reload/reloader.h"
 #include "agent/replay/replay.h"
 #include "agent/store/memory/memory_store.h"
@@ -81,13 +82,28 @@ std::unique_ptr<store::MemoryStore> make_memory_store(const config::Config& conf
       .secret = {random_bits(), random_bits(), random_bits(), random_bits()}});
 }
 
-std::unique_ptr<store::RedisStore> make_redis_store(const config::RedisConfig& redis, loop::Loop& loop) {
-  return std::make_unique<store::RedisStore>(loop,
-                                             store::RedisStore::Options{.nodes = redis.nodes,
-                                                                        .prefix = redis.prefix,
-                                                                        .reconnect_max = redis.reconnect_max,
-                                                                        .random_seed = random_bits()});
-}
+// What is asked of Redis, and not: the store that all hosts share behind what this one knows of it.
+struct SharedLimits {
+  SharedLimits(const config::Config& config, loop::Loop& loop)
+      : redis(loop, {.nodes = config.redis->nodes,
+                     .prefix = config.redis->prefix,
+                     .reconnect_max = config.redis->reconnect_max,
+                     .random_seed = random_bits()}),
+        prefilter(redis, {.trust = config.prefilter.trust,
+                          .hold = config.prefilter.hold,
+                          .max_keys = static_cast<std::size_t>(config.agent.max_keys),
+                          .secret = {random_bits(), random_bits(), random_bits(), random_bits()}}) {
+    loop.at_turn_end([this, &loop] {
+      prefilter.flush(loop.now());
+      redis.flush();
+      // Whom one server failed just now may have asked again.
+      if (prefilter.has_unasked()) loop.run_another_turn();
+    });
+  }
+
+  store::RedisStore redis;
+  prefilter::Prefilter prefilter;
+};
 
 int serve(config::Config config, const std::string& config_path) {
   const config::Config as_loaded = config;
@@ -102,13 +118,13 @@ int serve(config::Config config, const std::string& config_path) {
 
   // Also with Redis: limits of scope "host" are kept in it.
   const auto memory = make_memory_store(config);
-  std::unique_ptr<store::RedisStore> redis;
+  std::unique_ptr<SharedLimits> shared;
   if (config.redis) {
-    redis = make_redis_store(*config.redis, loop);
+    shared = std::make_unique<SharedLimits>(config, loop);
   } else {
     spdlog::info("no [redis] is configured: limits are kept in memory, per host");
   }
-  store::Store& store = redis ? static_cast<store::Store&>(*redis) : *memory;
+  store::Store& store = shared ? static_cast<store::Store&>(shared->prefilter) : *memory;
 
   decide::Decider decider(store, *memory, limits, registry);
   admin::ConfigStatus status;
@@ -127,7 +143,10 @@ int serve(config::Config config, const std::string& config_path) {
        std::initializer_list<const stats::MetricSource*>{&server, &decider, memory.get()}) {
     registry.add_source(*source);
   }
-  if (redis) registry.add_source(*redis);
+  if (shared) {
+    registry.add_source(shared->prefilter);
+    registry.add_source(shared->redis);
+  }
 
   loop::Timer janitor(loop);
   static constexpr auto kSweepEvery = std::chrono::milliseconds(500);
@@ -142,7 +161,7 @@ int serve(config::Config config, const std::string& config_path) {
     spdlog::critical("{}", problem->message);
     return kFailed;
   }
-  if (redis) redis->start();
+  if (shared) shared->redis.start();
   const auto stop = [&] {
     io::notify_service_manager("STOPPING=1");
     server.drain([&] { loop.stop(); });

@@ -119,6 +119,18 @@ RedisConfig read_redis(const Table& table) {
   return redis;
 }
 
+PrefilterConfig read_prefilter(const Table& table) {
+  constexpr std::array<std::string_view, 2> kKnown = {"trust", "hold"};
+  constexpr limiter::Micros kMost = std::chrono::minutes(1);
+  table.allow_only(kKnown);
+  PrefilterConfig prefilter;
+  prefilter.trust = table.duration("trust").value_or(prefilter.trust);
+  if (prefilter.trust > kMost) table.fail("trust", "must be at most 1m");
+  prefilter.hold = table.duration("hold").value_or(std::min(prefilter.hold, prefilter.trust));
+  if (prefilter.hold > prefilter.trust) table.fail("hold", "must not be longer than trust");
+  return prefilter;
+}
+
 FailurePolicy read_policy(const Table& table) {
   const auto policy = table.text("on_failure");
   if (!policy || *policy == "allow") return FailurePolicy::allow;
@@ -289,13 +301,13 @@ void check_name(const Table& limits, const std::string& name) {
 }
 
 Config read_config(const toml::table& root) {
-  constexpr std::array<std::string_view, 3> kKnown = {"agent", "redis", "limits"};
-  constexpr std::array<std::string_view, 1> kLater = {"prefilter"};
+  constexpr std::array<std::string_view, 4> kKnown = {"agent", "redis", "prefilter", "limits"};
   const Table top(root, "");
-  top.allow_only(kKnown, kLater);
+  top.allow_only(kKnown);
   Config config;
   if (const auto agent = top.table("agent")) config.agent = read_agent(*agent);
   if (const auto redis = top.table("redis")) config.redis = read_redis(*redis);
+  if (const auto prefilter = top.table("prefilter")) config.prefilter = read_prefilter(*prefilter);
   const auto limits = top.table("limits");
   if (!limits) return config;
   for (const std::string& name : limits->names()) {

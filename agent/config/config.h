@@ -45,6 +45,12 @@ struct RedisConfig {
   }
 };
 
+// What is known of keys on this host, in front of Redis.
+struct PrefilterConfig {
+  limiter::Micros trust = std::chrono::seconds(1);        // how long after Redis last spoke of a key
+  limiter::Micros hold = std::chrono::milliseconds(100);  // at most, between questions about a contended key
+};
+
 // What decides about certain keys in place of the limit's own definition.
 struct Override {
   enum class Kind : std::uint8_t { definition, unlimited, deny };
@@ -75,7 +81,8 @@ struct LimitConfig {
 struct Config {
   AgentConfig agent;
   std::optional<RedisConfig> redis;  // none: the memory store
-  std::vector<LimitConfig> limits;   // in the order of their names
+  PrefilterConfig prefilter;
+  std::vector<LimitConfig> limits;  // in the order of their names
 };
 
 // `file` is for messages only. Errors read "file:line: key: reason".

@@ -145,6 +145,9 @@ std::string to_toml(const Config& config) {
     out << "prefix = " << quoted(config.redis->prefix) << "\n"
         << "reconnect_max = " << quoted(print(config.redis->reconnect_max)) << "\n";
   }
+  out << "\n[prefilter]\n"
+      << "trust = " << quoted(print(config.prefilter.trust)) << "\n"
+      << "hold = " << quoted(print(config.prefilter.hold)) << "\n";
   for (const LimitConfig& limit : config.limits) write_limit(out, limit);
   return out.str();
 }

@@ -27,6 +27,8 @@ protocol::Verdict to_wire(limiter::Verdict verdict) {
   return protocol::Verdict::limited;
 }
 
+Source source_of(const store::Answer& answer) { return answer.is_local ? Source::local : Source::store; }
+
 constexpr std::uint64_t to_unsigned(std::int64_t value) { return static_cast<std::uint64_t>(value); }
 
 protocol::Decision to_wire(const limiter::Decision& decision, Source source, std::string_view tier) {
@@ -120,7 +122,7 @@ Outcome Decider::ask_limit(const LimitPtr& limit, Operation operation, const pro
   if (is_kept_here(*limit) && rule.kind == config::Override::Kind::definition) {
     // The quickest way, for what is asked most: nothing is copied.
     store::Store& store = is_local_ ? store_ : host_;
-    const store::Question question{operation, rule.definition.get(), rule.tag, query.key, query.cost, 0};
+    const store::Question question{operation, rule.definition.get(), rule.tag, query.key, query.cost, 0, {}};
     return decided_now([&] { return by_store(*limit, rule, store.ask(question, now), Source::local); });
   }
   const limiter::Micros wait = query.deadline_us ? limiter::Micros{*query.deadline_us} : limit->deadline();
@@ -133,7 +135,8 @@ Outcome Decider::ask(const Subject& subject, std::string_view key, limiter::Micr
   if (rule->kind != config::Override::Kind::definition) {
     return decided_now([&] { return by_override(*limit, *rule); });
   }
-  store::Question question{operation, rule->definition.get(), rule->tag, key, cost, 0};
+  wait = std::min(wait, kLongestDeadline);
+  store::Question question{operation, rule->definition.get(), rule->tag, key, cost, 0, now + wait};
   if (is_kept_here(*limit)) {
     store::Store& store = is_local_ ? store_ : host_;
     return decided_now([&] { return by_store(*limit, *rule, store.ask(question, now), Source::local); });
@@ -144,7 +147,6 @@ Outcome Decider::ask(const Subject& subject, std::string_view key, limiter::Micr
                               rule->definition->apply_to_nothing(operation, cost, limiter::TimePoint{})};
     return decided_now([&] { return by_store(*limit, *rule, never, Source::local); });
   }
-  wait = std::min(wait, kLongestDeadline);
   if (wait.count() == 0)
     return decided_now([&] { return by_policy(subject, store_.shard_of(question), now); });
   const DeadlineQueue::Slot slot = take_slot();
@@ -154,7 +156,7 @@ Outcome Decider::ask(const Subject& subject, std::string_view key, limiter::Micr
     release(slot);
     const bool is_decided = answer.status == store::Answer::Status::decided;
     return decided_now([&] {
-      return is_decided ? by_store(*limit, *rule, answer, Source::store)
+      return is_decided ? by_store(*limit, *rule, answer, source_of(answer))
                         : by_policy(subject, store_.shard_of(question), now);
     });
   }
@@ -192,7 +194,7 @@ bool Decider::would_pass(const Subject& subject, std::string_view key, SteadyTim
   if (!is_kept_here(*subject.limit)) return rule.definition->is_shadow();  // it can never pass
   store::Store& store = is_local_ ? store_ : host_;
   return limiter::is_allowed(
-      store.ask({Operation::peek, rule.definition.get(), rule.tag, key, subject.cost, 0}, now).decision);
+      store.ask({Operation::peek, rule.definition.get(), rule.tag, key, subject.cost, 0, {}}, now).decision);
 }
 
 bool Decider::ask_together(std::span<const std::pair<Subject, std::string_view>> questions,
@@ -206,7 +208,7 @@ bool Decider::ask_together(std::span<const std::pair<Subject, std::string_view>>
   for (const auto& [subject, key] : questions) {
     slots.push_back(take_slot());
     asked.push_back({subject.operation, subject.rule->definition.get(), subject.rule->tag, key, subject.cost,
-                     make_ticket(slots.back(), open_[slots.back()].generation)});
+                     make_ticket(slots.back(), open_[slots.back()].generation), deadline});
   }
   if (!store_.ask_together(asked)) {
     for (const DeadlineQueue::Slot slot : slots) release(slot);
@@ -225,7 +227,7 @@ void Decider::reset(std::string_view name, std::string_view key,
   const Rule& rule = (*limit)->rule_for(key, "");
   if (rule.kind != config::Override::Kind::definition) return done({});  // counts nothing
   store::Store& store = (*limit)->is_host_wide() ? host_ : store_;
-  store.reset({Operation::refund, rule.definition.get(), rule.tag, key, 0, 0}, [done](bool is_forgotten) {
+  store.reset({Operation::refund, rule.definition.get(), rule.tag, key, 0, 0, {}}, [done](bool is_forgotten) {
     if (is_forgotten) return done({});
     done(Error{Error::Code::retry_later, "the store cannot be reached"});
   });
@@ -268,7 +270,7 @@ store::AnswerSink::Fate Decider::on_answer(std::uint64_t ticket, const store::An
   const LimitPtr limit = open.limit;
   const bool is_decided = answer.status == store::Answer::Status::decided;
   const auto decision = is_decided
-                            ? by_store(*limit, *open.rule, answer, Source::store)
+                            ? by_store(*limit, *open.rule, answer, source_of(answer))
                             : by_policy({limit, open.rule, open.operation, open.cost}, open.shard, now);
   Asker& asker = *open.asker;
   const std::uint64_t msgid = open.msgid;

@@ -34,6 +34,21 @@ Definition::Shape shape_of(const std::vector<Tier>& tiers) {
   return Definition::Shape::tiers;
 }
 
+std::uint32_t digest_of(const std::vector<Tier>& tiers, bool shadow) {
+  std::uint64_t digest = 0xcbf29ce484222325;  // FNV-1a over numbers and letters, folded
+  const auto add = [&](std::uint64_t value) { digest = (digest ^ value) * 0x100000001b3; };
+  add(shadow ? 1 : 0);
+  for (const Tier& tier : tiers) {
+    for (const char letter : tier.identity()) add(static_cast<unsigned char>(letter));
+    const Rate rate = tier.rate();
+    for (const std::int64_t number : {rate.count, std::int64_t{rate.period.count()}, tier.capacity()}) {
+      for (int shift = 0; shift < 64; shift += 8) add(static_cast<std::uint64_t>(number) >> shift & 0xff);
+    }
+    add(tier.shadow ? 1 : 0);
+  }
+  return static_cast<std::uint32_t>(digest ^ digest >> 32);
+}
+
 std::size_t index_of_strictest(const std::vector<Tier>& tiers) {
   std::size_t best = 0;
   for (std::size_t i = 1; i < tiers.size(); ++i) {
@@ -114,7 +129,8 @@ Definition::Definition(std::vector<Tier> tiers, bool shadow)
     : tiers_(std::move(tiers)),
       shadow_(shadow),
       shape_(shape_of(tiers_)),
-      strictest_(index_of_strictest(tiers_)) {
+      strictest_(index_of_strictest(tiers_)),
+      digest_(digest_of(tiers_, shadow)) {
   const std::string window = std::to_string(tiers_.front().window().count());
   switch (shape_) {
     case Shape::bucket: bucket_ = &std::get<TokenBucket>(tiers_.front().algorithm); break;

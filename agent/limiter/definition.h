@@ -90,6 +90,8 @@ class Definition : public std::enable_shared_from_this<Definition> {
   // The tier with the smallest capacity that refuses in earnest; the first of equals. If all only watch, of
   // all.
   [[nodiscard]] const Tier& strictest() const { return tiers_[strictest_]; }
+  // Stands for the rules: differs, but for a chance of 2^-32, from that of other rules.
+  [[nodiscard]] std::uint32_t digest() const { return digest_; }
   // Part of the key under which a store keeps the state: it differs where state may not be shared.
   [[nodiscard]] const std::string& state_kind() const { return state_kind_; }
 
@@ -108,6 +110,7 @@ class Definition : public std::enable_shared_from_this<Definition> {
   std::size_t strictest_;
   const TokenBucket* bucket_ = nullptr;  // into tiers_, for shape bucket
   std::string state_kind_;
+  std::uint32_t digest_;
 };
 
 using DefinitionPtr = std::shared_ptr<const Definition>;

@@ -28,6 +28,8 @@ std::vector<std::string> changes_for_restart(const config::Config& running, cons
     compare("redis.prefix", running.redis->prefix, loaded.redis->prefix);
     compare("redis.reconnect_max", running.redis->reconnect_max, loaded.redis->reconnect_max);
   }
+  compare("prefilter.trust", running.prefilter.trust, loaded.prefilter.trust);
+  compare("prefilter.hold", running.prefilter.hold, loaded.prefilter.hold);
   return changed;
 }
 

@@ -39,6 +39,7 @@ struct Question {
   std::string_view key;
   std::int64_t cost = 1;
   std::uint64_t ticket = 0;  // the asker's own, handed back with the answer
+  SteadyTime deadline{};     // when the asker is answered otherwise
 };
 
 struct Answer {
@@ -50,6 +51,7 @@ struct Answer {
   Status status = Status::failed;
   bool by_overflow = false;  // the table was full: the limit's shared overflow bucket answered
   limiter::Decision decision{};
+  bool is_local = false;  // of a shared store: decided on this host, from what the store said before
 };
 
 // Who waits for answers that could not be given at once.

@@ -190,8 +190,9 @@ TEST_CASE("config: an unknown key is named with its line and the nearest known o
 }
 
 TEST_CASE("config: what later versions will have is not supported rather than unknown") {
-  check_refused("[prefilter]\ntrust = \"1s\"\n",
-                "allowd.toml:1: prefilter: is not supported by this version");
+  check_refused("[prefilter]\ntrust = \"2m\"\n", "allowd.toml:2: prefilter.trust: must be at most 1m");
+  check_refused("[prefilter]\nhold = \"2s\"\n",
+                "allowd.toml:2: prefilter.hold: must not be longer than trust");
   for (const char* key : {"cluster", "sentinel", "clock", "password_file", "max_connection_age"}) {
     check_refused("[redis]\nurl = \"redis://h\"\n" + std::string(key) + " = 1\n",
                   "allowd.toml:3: redis." + std::string(key) + ": is not supported by this version");

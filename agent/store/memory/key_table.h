@@ -8,14 +8,10 @@
 // load between 0.67 and 0.9. Segments fill alike; that each grows by a factor of its own keeps them from all
 // growing in the same turn.
 //
-// Keys are stood in for by a 128-bit hash under a secret: entries have one size, and nobody outside can aim
-// collisions.
-//
 // Units      Sizes are entries.
 // Errors     A full table says so; it never evicts on its own.
 #pragma once
 
-#include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -24,16 +20,11 @@
 #include <vector>
 
 #include "agent/limiter/definition.h"
+#include "agent/store/key_hash.h"
 #include "agent/store/memory/gradual_growth.h"
 #include "tsl/robin_map.h"
 
 namespace allowd::store {
-
-struct KeyHash {
-  std::uint64_t low = 0;
-  std::uint64_t high = 0;
-  auto operator<=>(const KeyHash&) const = default;
-};
 
 struct KeyEntry {
   limiter::TierState state;

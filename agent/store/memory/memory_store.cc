@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "agent/store/memory/memory_store.h"
 
-#define XXH_INLINE_ALL
-#include <xxhash.h>
-
 #include <algorithm>
 #include <chrono>
 
@@ -24,20 +21,7 @@ constexpr std::size_t kLogsPerSweep = 64;
 }  // namespace
 
 MemoryStore::MemoryStore(const Options& options)
-    : epoch_offset_(options.epoch_offset), secret_{}, table_(options.max_keys) {
-  XXH3_generateSecret(secret_.data(), secret_.size(), options.secret.data(), sizeof options.secret);
-}
-
-std::uint64_t MemoryStore::hash(std::string_view text) const {
-  return XXH3_64bits_withSecret(text.data(), text.size(), secret_.data(), secret_.size());
-}
-
-KeyHash MemoryStore::hash(std::uint64_t seed, std::string_view key) const {
-  // The tag's hash seeds the key's, so that equal keys of two limits are apart. Both are under the secret:
-  // names that applications choose cannot be made to collide either.
-  const auto digest = XXH3_128bits_withSeed(key.data(), key.size(), seed);
-  return {digest.low64, digest.high64};
-}
+    : epoch_offset_(options.epoch_offset), hasher_(options.secret), table_(options.max_keys) {}
 
 Answer MemoryStore::decide(const Question& question, limiter::TimePoint now) {
   switch (question.definition->shape()) {
@@ -50,7 +34,7 @@ Answer MemoryStore::decide(const Question& question, limiter::TimePoint now) {
 }
 
 Answer MemoryStore::decide_one(const Question& question, limiter::TimePoint now) {
-  const KeyHash key_hash = hash(hash(question.limit_tag), question.key);
+  const KeyHash key_hash = hasher_.hash(question.limit_tag, question.key);
   KeyEntry* entry = table_.find(key_hash);
   if (entry == nullptr) {
     if (!table_.has_room(key_hash, now)) return decide_by_overflow(question, now);
@@ -78,15 +62,19 @@ void MemoryStore::keep(KeyEntry& entry, limiter::TimePoint now, const limiter::D
   entry.leaves_at = std::max(entry.leaves_at, leaves_at(entry.state, now, decision));
 }
 
+std::uint64_t MemoryStore::seed_of(std::uint64_t tag_hash, const limiter::Tier& tier) const {
+  // An odd factor: what the tag's hash distinguishes stays distinguished.
+  return tag_hash * 0x9e3779b97f4a7c15 + hasher_.seed(tier.identity());
+}
+
 Answer MemoryStore::decide_tiers(const Question& question, limiter::TimePoint now) {
   const std::vector<limiter::Tier>& tiers = question.definition->tiers();
-  const std::uint64_t tag_hash = hash(question.limit_tag);
+  const std::uint64_t tag_hash = hasher_.seed(question.limit_tag);
   std::array<KeyHash, limiter::Definition::kMaxTiers> hashes;
   std::array<limiter::TierState, limiter::Definition::kMaxTiers> states{};
   std::size_t unknown = 0;
   for (std::size_t i = 0; i < tiers.size(); ++i) {
-    // An odd factor: what the tag's hash distinguishes stays distinguished.
-    hashes[i] = hash(tag_hash * 0x9e3779b97f4a7c15 + hash(tiers[i].identity()), question.key);
+    hashes[i] = KeyHasher::hash(seed_of(tag_hash, tiers[i]), question.key);
     if (const KeyEntry* entry = table_.find(hashes[i])) {
       states[i] = entry->state;
     } else {
@@ -114,7 +102,7 @@ Answer MemoryStore::decide_tiers(const Question& question, limiter::TimePoint no
 }
 
 Answer MemoryStore::decide_log(const Question& question, limiter::TimePoint now) {
-  const KeyHash key_hash = hash(hash(question.limit_tag), question.key);
+  const KeyHash key_hash = hasher_.hash(question.limit_tag, question.key);
   // As much as the log can ever hold: what has been admitted may grow without asking again.
   const auto most = static_cast<std::size_t>(question.definition->log().rate().count);
   const std::size_t places = 2 + most * sizeof(limiter::Stamp) / sizeof(std::pair<KeyHash, KeyEntry>);
@@ -166,15 +154,15 @@ Answer MemoryStore::decide_by_overflow(const Question& question, limiter::TimePo
 
 void MemoryStore::forget(const limiter::Definition& definition, std::string_view limit_tag,
                          std::string_view key) {
-  const std::uint64_t tag_hash = hash(limit_tag);
-  const auto log = logs_.find(hash(tag_hash, key));
+  const std::uint64_t tag_hash = hasher_.seed(limit_tag);
+  const auto log = logs_.find(KeyHasher::hash(tag_hash, key));
   if (log != logs_.end()) {
     table_.take_places(0, log->second.places);
     logs_.erase(log);
   }
-  table_.erase(hash(tag_hash, key));
+  table_.erase(KeyHasher::hash(tag_hash, key));
   for (const limiter::Tier& tier : definition.tiers())
-    table_.erase(hash(tag_hash * 0x9e3779b97f4a7c15 + hash(tier.identity()), key));
+    table_.erase(KeyHasher::hash(seed_of(tag_hash, tier), key));
 }
 
 void MemoryStore::sweep_logs(std::size_t count, limiter::TimePoint now) {

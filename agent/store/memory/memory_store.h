@@ -23,7 +23,7 @@ class MemoryStore final : public Store {
   struct Options {
     std::size_t max_keys = 262'144;
     limiter::Micros epoch_offset{0};
-    std::array<std::uint64_t, 4> secret{};  // random: keeps outsiders from aiming at hash collisions
+    HashSecret secret{};
   };
 
   explicit MemoryStore(const Options& options);
@@ -71,8 +71,7 @@ class MemoryStore final : public Store {
     limiter::LogState stamps;
   };
 
-  [[nodiscard]] std::uint64_t hash(std::string_view text) const;
-  [[nodiscard]] KeyHash hash(std::uint64_t seed, std::string_view key) const;
+  [[nodiscard]] std::uint64_t seed_of(std::uint64_t tag_hash, const limiter::Tier& tier) const;
   Answer decide_one(const Question& question, limiter::TimePoint now);
   Answer decide_tiers(const Question& question, limiter::TimePoint now);
   Answer decide_log(const Question& question, limiter::TimePoint now);
@@ -84,7 +83,7 @@ class MemoryStore final : public Store {
   void sweep_logs(std::size_t count, limiter::TimePoint now);
 
   limiter::Micros epoch_offset_;
-  std::array<unsigned char, 192> secret_;
+  KeyHasher hasher_;
   KeyTable table_;
   std::map<KeyHash, Log> logs_;  // a tree: it never has to be grown at one blow
   KeyHash next_swept_log_{};

@@ -30,10 +30,11 @@ void BucketCall::on_added(const Item& item) {
   const std::int64_t units =
       item.cost <= limiter::kMaxUsed / rules.unit() ? item.cost * rules.unit() : limiter::kMaxUsed;
   if (!runs_.empty() && runs_.back().definition_index == item.definition_index &&
-      runs_.back().operation == item.operation && runs_.back().units == units) {
+      runs_.back().operation == item.operation && runs_.back().units == units &&
+      runs_.back().times == item.times) {
     ++runs_.back().count;
   } else {
-    runs_.push_back({item.definition_index, item.operation, units, 1});
+    runs_.push_back({item.definition_index, item.operation, units, item.times, 1});
   }
 }
 
@@ -51,14 +52,18 @@ void BucketCall::write_arguments(ByteBuffer& out) const {
     write_bulk(out, std::int64_t{run.definition_index} + 1);
     write_bulk(out, letter_of(run.operation));
     write_bulk(out, run.units);
+    write_bulk(out, std::int64_t{run.times});
     write_bulk(out, std::int64_t{run.count});
   }
 }
 
-std::vector<Answer> BucketCall::answers(const redisReply& reply) const {
-  std::vector<Answer> all;
-  all.reserve(items().size());
+std::vector<SharedAnswer> BucketCall::answers(const redisReply& reply) const {
+  std::vector<SharedAnswer> all(items().size(), no_answer());
   std::size_t next_tick = items().size();
+  // Of what is asked together, all are charged or none is.
+  const bool is_charged =
+      !is_together_ || std::all_of(reply.element, reply.element + items().size(),
+                                   [](const auto* number) { return number->integer >= 0; });
   for (std::size_t i = 0; i < items().size(); ++i) {
     const Item& item = items()[i];
     const limiter::TokenBucket& rules = bucket(item);
@@ -66,14 +71,28 @@ std::vector<Answer> BucketCall::answers(const redisReply& reply) const {
     const std::int64_t used = number >= 0 ? number : -1 - number;
     limiter::Micros since_tick{0};
     if (rules.tick().count() > 1) since_tick = limiter::Micros{reply.element[next_tick++]->integer};
-    all.emplace_back();
     if (number == kUnknownFormat || used > limiter::kMaxUsed) continue;
     if (since_tick.count() < 0 || since_tick >= rules.tick()) continue;  // not our script
-    const auto decision =
-        rules.describe(used, item.cost, number >= 0 ? Verdict::ok : Verdict::limited, since_tick);
-    if (number < 0 && decision.retry_after.count() <= 0) continue;  // refused what would fit: not our script
-    all.back() = {Answer::Status::decided, false, decision};
-    definition(item).judge(all.back().decision);
+    limiter::TierState state{rules.unit(), used, asked_at() - since_tick};
+    const bool asks =
+        item.operation == limiter::Operation::take || item.operation == limiter::Operation::peek;
+    limiter::Decision decision;
+    if (asks) {
+      limiter::TierState after = state;
+      const auto operation = is_charged ? item.operation : limiter::Operation::peek;
+      decision = definition(item).apply({&after, 1}, operation, item.cost, asked_at());
+      const bool is_refused = decision.retry_after.count() != 0;
+      if (is_refused == (number >= 0)) continue;  // decided otherwise: not our script
+    } else {
+      if (number < 0) continue;
+      decision = rules.describe(used, item.cost, Verdict::ok, since_tick);
+    }
+    SharedAnswer& answer = all[i];
+    answer.status = Answer::Status::decided;
+    answer.decision = decision;
+    answer.states.front() = state;
+    answer.has_charged =
+        is_together_ && is_charged && item.operation == limiter::Operation::take && item.cost > 0;
   }
   return all;
 }

@@ -17,19 +17,20 @@ class BucketCall final : public ScriptCall {
   // All items, of different keys, pass or none is charged.
   void decide_together() { is_together_ = true; }
   [[nodiscard]] bool is_together() const override { return is_together_; }
-  [[nodiscard]] std::vector<Answer> answers(const redisReply& reply) const override;
+  [[nodiscard]] std::vector<SharedAnswer> answers(const redisReply& reply) const override;
 
  private:
   struct Run {  // neighbours that ask the same
     std::uint16_t definition_index;
     limiter::Operation operation;
     std::int64_t units;
+    std::uint32_t times;
     std::uint32_t count;
   };
 
   void on_added(const Item& item) override;
   [[nodiscard]] std::size_t argument_count() const override {
-    return 2 + 4 * definitions().size() + 4 * runs_.size();
+    return 2 + 4 * definitions().size() + 5 * runs_.size();
   }
   void write_arguments(ByteBuffer& out) const override;
   [[nodiscard]] char kind() const override { return 'b'; }

@@ -7,12 +7,11 @@ namespace {
 
 // KEYS  one per question. One that occurs twice is decided in order.
 // ARGV  "b", now, "1" if a key occurs twice, "2" if all pass or none is charged (then none does), number of
-// limits, (unit, refill, full, tick) of each,
-//       then runs of (limit, operation, units, number of questions)
-// Reply one number per question: used when it passed, -1 - used when not; then, for every question under a
-// limit
-//       with ticks above 1 µs, the microseconds since its last whole tick; then how many values were put
-//       right.
+//       limits, (unit, refill, full, tick) of each, then runs of (limit, operation, units, times, number of
+//       questions): takes and peeks that are asked so many times in a row.
+// Reply one number per question: used before the takes or peeks if the first passed, -1 - used if not; after
+//       a refund or force. Then, for every question under a limit with ticks above 1 µs, the microseconds
+//       since its last whole tick; then how many values were put right.
 constexpr std::string_view kPart = R"lua(
 if kind == 'b' then
 local FORMAT = 1
@@ -27,10 +26,10 @@ end
 local values, written, overs, k = call('MGET', unpack(KEYS)), {}, {}, 0
 local together, first, only_looks = ARGV[3] == '2', at, ARGV[3] == '2'
 while at < #ARGV do
-  local limit, op, cost = tonumber(ARGV[at + 1]), ARGV[at + 2], tonumber(ARGV[at + 3])
+  local limit, op, cost, times = tonumber(ARGV[at + 1]), ARGV[at + 2], tonumber(ARGV[at + 3]), tonumber(ARGV[at + 4])
   local unit, refill, full, tick = units[limit], refills[limit], fulls[limit], ticks[limit]
-  local last_of_run = k + tonumber(ARGV[at + 4])
-  at = at + 4
+  local last_of_run = k + tonumber(ARGV[at + 5])
+  at = at + 5
   if only_looks and op == 't' then op = 'p' end
   while k < last_of_run do
     k = k + 1
@@ -71,7 +70,13 @@ while at < #ARGV do
       local passes, after, writes = true, used, false
       if op == 't' then
         passes = used + cost <= full or cost == 0
-        if passes then after = used + cost end
+        if passes and times == 1 then
+          after = used + cost
+        elseif passes and cost > 0 then
+          local room = full - used
+          local fit = (room - room % cost) / cost
+          after = used + (fit < times and fit or times) * cost
+        end
       elseif op == 'p' then
         passes = used + cost <= full or cost == 0
       elseif op == 'r' then
@@ -96,7 +101,7 @@ while at < #ARGV do
       elseif known and not passes then
         prolong(key, used / refill * tick)
       end
-      reply[k] = passes and after or -1 - used
+      reply[k] = (op == 'r' or op == 'f') and after or passes and used or -1 - used
     end
     if tick > 1 then overs[#overs + 1] = over end
   end

@@ -43,21 +43,23 @@ void CounterCall::write_arguments(ByteBuffer& out) const {
   }
 }
 
-Answer CounterCall::answer(const Item& item, std::int64_t count, std::int64_t left_ms) const {
+SharedAnswer CounterCall::answer(const Item& item, std::int64_t count, std::int64_t left_ms) const {
   const limiter::Counter& counter = definition(item).counter();
   const limiter::Micros left =
       std::chrono::milliseconds(std::clamp<std::int64_t>(left_ms, 1, window_ms(counter)));
-  Answer answer{Answer::Status::decided, false, counter.describe(count, left, item.operation, item.cost)};
+  SharedAnswer answer = no_answer();
+  answer.status = Answer::Status::decided;
+  answer.decision = counter.describe(count, left, item.operation, item.cost);
   definition(item).judge(answer.decision);
   return answer;
 }
 
-std::vector<Answer> CounterCall::answers(const redisReply& reply) const {
-  std::vector<Answer> all;
+std::vector<SharedAnswer> CounterCall::answers(const redisReply& reply) const {
+  std::vector<SharedAnswer> all;
   for (std::size_t i = 0; i < items().size(); ++i) {
     const std::int64_t count = reply.element[2 * i]->integer;
     const bool is_count = count >= 0 && count <= 2 * limiter::kMaxUsed;
-    all.push_back(!is_count ? Answer{} : answer(items()[i], count, reply.element[2 * i + 1]->integer));
+    all.push_back(!is_count ? no_answer() : answer(items()[i], count, reply.element[2 * i + 1]->integer));
   }
   return all;
 }
@@ -66,8 +68,9 @@ bool CounterCall::has_repeated() const {
   return std::any_of(items().begin(), items().end(), [](const Item& item) { return item.was_repeated; });
 }
 
-std::size_t CounterCall::write_transaction(ByteBuffer& out) const {
+std::size_t CounterCall::write_transaction(ByteBuffer& out, limiter::TimePoint now) {
   std::size_t commands = 1;
+  set_asked_at(now);
   write_command(out, {"MULTI"});
   for (const Item& item : items()) {
     const std::string_view key = redis_key(item);
@@ -85,8 +88,8 @@ std::size_t CounterCall::write_transaction(ByteBuffer& out) const {
   return commands;
 }
 
-std::vector<Answer> CounterCall::transaction_answers(const redisReply& reply) const {
-  std::vector<Answer> all;
+std::vector<SharedAnswer> CounterCall::transaction_answers(const redisReply& reply) const {
+  std::vector<SharedAnswer> all;
   std::size_t at = 0;
   if (reply.type != REDIS_REPLY_ARRAY) return {};
   for (const Item& item : items()) {
@@ -101,7 +104,8 @@ std::vector<Answer> CounterCall::transaction_answers(const redisReply& reply) co
     if (is_count && has_window) {
       all.push_back(answer(item, *count, left.integer));
     } else {
-      all.push_back({Answer::Status::promised, false, {}});
+      all.push_back(no_answer());
+      all.back().status = Answer::Status::promised;
     }
   }
   if (at != reply.elements) return {};

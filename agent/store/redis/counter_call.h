@@ -13,16 +13,16 @@ namespace allowd::store {
 
 class CounterCall final : public ScriptCall {
  public:
-  [[nodiscard]] std::vector<Answer> answers(const redisReply& reply) const override;
+  [[nodiscard]] std::vector<SharedAnswer> answers(const redisReply& reply) const override;
 
   // Whether a question was asked before: it then goes to the script.
   [[nodiscard]] bool has_repeated() const;
 
-  // Appends the same questions as a transaction, and says how many replies come before EXEC's.
-  [[nodiscard]] std::size_t write_transaction(ByteBuffer& out) const;
+  // Appends the same questions as a transaction, sent at `now`, and says how many replies come before EXEC's.
+  [[nodiscard]] std::size_t write_transaction(ByteBuffer& out, limiter::TimePoint now);
   // The answers of EXEC's reply; a `promised` one: the value is no count, ask the script. Empty: not a reply
   // to this.
-  [[nodiscard]] std::vector<Answer> transaction_answers(const redisReply& reply) const;
+  [[nodiscard]] std::vector<SharedAnswer> transaction_answers(const redisReply& reply) const;
 
  private:
   static constexpr std::size_t kArgumentsPerItem = 3;
@@ -31,7 +31,7 @@ class CounterCall final : public ScriptCall {
   void write_arguments(ByteBuffer& out) const override;
   [[nodiscard]] char kind() const override { return 'c'; }
   [[nodiscard]] std::size_t reply_size() const override { return 2 * items().size(); }
-  [[nodiscard]] Answer answer(const Item& item, std::int64_t count, std::int64_t left_ms) const;
+  [[nodiscard]] SharedAnswer answer(const Item& item, std::int64_t count, std::int64_t left_ms) const;
 };
 
 }  // namespace allowd::store

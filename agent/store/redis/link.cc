@@ -78,6 +78,7 @@ void Link::connect() {
   ++attempts_total_;
   attempted_at_ = loop_.now();
   clock_.forget();
+  ++epoch_;
   connection_ = std::make_unique<Connection>(loop_, options_.endpoint,
                                              [this, generation = ++generation_](const Error& why) {
                                                if (generation == generation_) go_down(why);
@@ -129,6 +130,7 @@ void Link::measure_clock(int rounds_left, std::function<void()> done) {
     clock_.add_sample(sent, loop_.exact_now(), *server);
     if (rounds_left > 1) return measure_clock(rounds_left - 1, done);
     if (clock_.finish_round(loop_.now())) {
+      ++epoch_;
       spdlog::warn("redis {}: its clock stepped against ours; jumps so far: {}", name_, clock_.jumps());
     }
     done();

@@ -46,6 +46,8 @@ class Link {
   [[nodiscard]] Connection& connection() { return *connection_; }
   [[nodiscard]] const std::string& script_sha() const { return script_sha_; }
   [[nodiscard]] const ShardClock& clock() const { return clock_; }
+  // Another number whenever times that the clock told before mean nothing any more.
+  [[nodiscard]] std::uint32_t epoch() const { return epoch_; }
   // Whether this server has PEXPIRE NX, and so counters need no script.
   [[nodiscard]] bool counts_without_script() const { return server_major_version_ >= 7; }
   // On this connection a transaction has failed.
@@ -89,6 +91,7 @@ class Link {
   std::unique_ptr<Connection> connection_;
   std::unique_ptr<Connection> draining_;  // stalled; kept for its late replies
   ShardClock clock_;
+  std::uint32_t epoch_ = 0;
   std::string script_sha_;
   int server_major_version_ = 0;  // 0: it does not say
   bool is_up_ = false;

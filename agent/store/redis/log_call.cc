@@ -15,8 +15,8 @@ void LogCall::write_arguments(ByteBuffer& out) const {
   }
 }
 
-std::vector<Answer> LogCall::answers(const redisReply& reply) const {
-  std::vector<Answer> all;
+std::vector<SharedAnswer> LogCall::answers(const redisReply& reply) const {
+  std::vector<SharedAnswer> all;
   all.reserve(items().size());
   for (std::size_t i = 0; i < items().size(); ++i) {
     const limiter::SlidingLog& log = definition(items()[i]).log();
@@ -29,7 +29,7 @@ std::vector<Answer> LogCall::answers(const redisReply& reply) const {
     };
     const std::int64_t passed = number(0), used = number(1);
     const limiter::SlidingLog::Summary summary{used, time(2), time(3), time(4)};
-    all.emplace_back();
+    all.push_back(no_answer());
     if ((passed != 0 && passed != 1) || used < 0 || used > limiter::kMaxUsed) continue;  // newer, or not ours
     // A clock that stepped back counts as the time of the newest stamp, which leaves a window later.
     const auto now = used > 0 ? std::max(asked_at(), summary.all_free - log.rate().period) : asked_at();
@@ -38,7 +38,8 @@ std::vector<Answer> LogCall::answers(const redisReply& reply) const {
     if (used > 0 && !(is_ahead(summary.all_free) && is_ahead(summary.more_fits))) continue;
     if (passed == 0 && !is_ahead(summary.cost_fits)) continue;
     const auto verdict = passed == 1 ? limiter::Verdict::ok : limiter::Verdict::limited;
-    all.back() = {Answer::Status::decided, false, log.describe(summary, verdict, now)};
+    all.back().status = Answer::Status::decided;
+    all.back().decision = log.describe(summary, verdict, now);
     definition(items()[i]).judge(all.back().decision);
   }
   return all;

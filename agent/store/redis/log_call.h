@@ -9,14 +9,14 @@ namespace allowd::store {
 
 class LogCall final : public ScriptCall {
  public:
-  [[nodiscard]] std::vector<Answer> answers(const redisReply& reply) const override;
+  [[nodiscard]] std::vector<SharedAnswer> answers(const redisReply& reply) const override;
 
  private:
   static constexpr std::size_t kNumbersPerItem = 5;
   static constexpr std::size_t kArgumentsPerItem = 4;
 
   // Redis unpacks every stamp of a log.
-  [[nodiscard]] std::size_t weight_of(const limiter::Definition& definition) const override {
+  [[nodiscard]] std::size_t weight_of(const limiter::Definition& definition, std::uint32_t) const override {
     return 2 + static_cast<std::size_t>(definition.log().rate().count) / 16;
   }
   [[nodiscard]] std::size_t argument_count() const override { return kArgumentsPerItem * items().size(); }

@@ -19,7 +19,7 @@ constexpr std::string_view kUncertainty = "redis_clock_uncertainty_seconds";
 }  // namespace
 
 RedisStore::RedisStore(loop::Loop& loop, const Options& options)
-    : loop_(loop), prefix_(options.prefix), names_(names_of(options.nodes)), rendezvous_(names_) {
+    : prefix_(options.prefix), names_(names_of(options.nodes)), rendezvous_(names_) {
   const bool is_alone = options.nodes.size() == 1;
   for (const RedisNode& node : options.nodes) {
     shards_.push_back(std::make_unique<Shard>(
@@ -31,54 +31,54 @@ RedisStore::RedisStore(loop::Loop& loop, const Options& options)
                            .random_seed = options.random_seed + shards_.size()},
                   .max_questions = std::max<std::size_t>(1, options.max_questions / options.nodes.size())}));
   }
-  loop.at_turn_end([this] { flush(); });
 }
 
 void RedisStore::flush() {
-  was_asked_ = false;
   for (const auto& shard : shards_) shard->flush();
-  // Whom one server failed just now may have asked one whose turn was over.
-  if (was_asked_) loop_.run_another_turn();
 }
 
 void RedisStore::start() {
   for (const auto& shard : shards_) shard->start();
 }
 
-void RedisStore::attach(AnswerSink& sink) {
+void RedisStore::attach(SharedSink& sink) {
   for (const auto& shard : shards_) shard->attach(sink);
 }
 
-std::string_view RedisStore::redis_key(const Question& question) const {
+std::string_view RedisStore::redis_key(std::string_view limit_tag, std::string_view key) const {
   key_.clear();
-  append_redis_key(key_, prefix_, question.limit_tag, question.key);
+  append_redis_key(key_, prefix_, limit_tag, key);
   return key_;
 }
 
-std::size_t RedisStore::shard_of(const Question& question) const {
-  return shards_.size() == 1 ? 0 : rendezvous_.choose(redis_key(question));
+std::uint32_t RedisStore::shard_of(std::string_view limit_tag, std::string_view key) const {
+  return shards_.size() == 1 ? 0 : static_cast<std::uint32_t>(rendezvous_.choose(redis_key(limit_tag, key)));
 }
 
-Answer RedisStore::ask(const Question& question, SteadyTime) {
-  was_asked_ = true;
-  const std::string_view key = redis_key(question);
-  return shards_[rendezvous_.choose(key)]->ask(question, key);
+std::optional<ShardTime> RedisStore::time_of(std::uint32_t shard, SteadyTime now) const {
+  return shards_[shard]->time(now);
 }
 
-bool RedisStore::ask_together(std::span<const Question> questions) {
-  was_asked_ = true;
+bool RedisStore::ask(const SharedQuestion& question) {
+  return shards_[question.shard]->ask(question, redis_key(question.limit_tag, question.key));
+}
+
+bool RedisStore::ask_together(std::span<const SharedQuestion> questions) {
   if (questions.empty()) return false;
+  const std::uint32_t chosen = questions.front().shard;
   std::vector<std::string> keys;
-  for (const Question& question : questions) keys.emplace_back(redis_key(question));
-  const std::size_t chosen = rendezvous_.choose(keys.front());
-  const bool do_meet = std::all_of(keys.begin(), keys.end(),
-                                   [&](const std::string& key) { return rendezvous_.choose(key) == chosen; });
-  return do_meet && shards_[chosen]->ask_together(questions, keys);
+  for (const SharedQuestion& question : questions) {
+    if (question.shard != chosen) return false;
+    keys.emplace_back(redis_key(question.limit_tag, question.key));
+  }
+  return shards_[chosen]->ask_together(questions, keys);
 }
 
-void RedisStore::reset(const Question& question, std::function<void(bool)> done) {
-  const std::string key(redis_key(question));  // others may be answered, and ask again, before it is sent
-  shards_[rendezvous_.choose(key)]->reset(key, std::move(done));
+void RedisStore::reset(std::uint32_t shard, std::string_view limit_tag, std::string_view key,
+                       std::function<void(bool)> done) {
+  // Others may be answered, and ask again, before it is sent.
+  const std::string own(redis_key(limit_tag, key));
+  shards_[shard]->reset(own, std::move(done));
 }
 
 std::string RedisStore::describe_shards() const {
@@ -92,7 +92,7 @@ bool RedisStore::is_available() const {
   return std::all_of(shards_.begin(), shards_.end(), [](const auto& shard) { return shard->is_up(); });
 }
 
-limiter::Micros RedisStore::next_probe_in(std::size_t shard, SteadyTime now) const {
+limiter::Micros RedisStore::next_probe_in(std::uint32_t shard, SteadyTime now) const {
   return shards_[shard]->next_probe_in(now);
 }
 

@@ -15,11 +15,11 @@
 #include "agent/store/redis/endpoint.h"
 #include "agent/store/redis/rendezvous.h"
 #include "agent/store/redis/shard.h"
-#include "agent/store/store.h"
+#include "agent/store/shared_store.h"
 
 namespace allowd::store {
 
-class RedisStore final : public Store {
+class RedisStore final : public SharedStore {
  public:
   struct Options {
     std::vector<RedisNode> nodes;  // at least one; no two names alike
@@ -35,32 +35,33 @@ class RedisStore final : public Store {
 
   // Begins to connect.
   void start();
+  // Sends what has gathered. Call at the end of each turn of the loop.
+  void flush();
 
-  void attach(AnswerSink& sink) override;
-  [[nodiscard]] Answer ask(const Question& question, SteadyTime now) override;
+  void attach(SharedSink& sink) override;
+  [[nodiscard]] std::uint32_t shard_of(std::string_view limit_tag, std::string_view key) const override;
+  [[nodiscard]] std::uint32_t shards() const override { return static_cast<std::uint32_t>(shards_.size()); }
+  [[nodiscard]] std::optional<ShardTime> time_of(std::uint32_t shard, SteadyTime now) const override;
+  [[nodiscard]] bool ask(const SharedQuestion& question) override;
   // For keys of one shard.
-  [[nodiscard]] bool ask_together(std::span<const Question> questions) override;
-  void reset(const Question& question, std::function<void(bool)> done) override;
+  [[nodiscard]] bool ask_together(std::span<const SharedQuestion> questions) override;
+  void reset(std::uint32_t shard, std::string_view limit_tag, std::string_view key,
+             std::function<void(bool)> done) override;
   [[nodiscard]] std::string describe_shards() const override;
   [[nodiscard]] std::string_view name() const override { return "redis"; }
-  [[nodiscard]] bool is_local() const override { return false; }
   [[nodiscard]] bool is_available() const override;
-  [[nodiscard]] std::size_t shard_of(const Question& question) const override;
-  [[nodiscard]] limiter::Micros next_probe_in(std::size_t shard, SteadyTime now) const override;
+  [[nodiscard]] limiter::Micros next_probe_in(std::uint32_t shard, SteadyTime now) const override;
   void collect(std::vector<stats::Metric>& metrics) const override;
 
  private:
-  void flush();
   // Valid until the next call.
-  [[nodiscard]] std::string_view redis_key(const Question& question) const;
+  [[nodiscard]] std::string_view redis_key(std::string_view limit_tag, std::string_view key) const;
 
-  loop::Loop& loop_;
   std::string prefix_;
   std::vector<std::string> names_;
   Rendezvous rendezvous_;
   std::vector<std::unique_ptr<Shard>> shards_;  // as in names_
   mutable std::string key_;                     // scratch
-  bool was_asked_ = false;                      // since the last flush began
 };
 
 }  // namespace allowd::store

@@ -61,15 +61,15 @@ std::uint16_t ScriptCall::index_of(const limiter::Definition& definition) {
 }
 
 void ScriptCall::add(Operation operation, const limiter::Definition& definition, std::string_view redis_key,
-                     std::int64_t cost, std::uint64_t ticket, bool was_repeated) {
+                     std::int64_t cost, std::uint64_t ticket, std::uint32_t times, bool was_repeated) {
   assert(!is_full());
   const std::uint16_t index = index_of(definition);
   write_bulk(keys_, redis_key);
   constexpr std::size_t kLineEnd = 2;
   const auto key_offset = static_cast<std::uint32_t>(keys_.size() - redis_key.size() - kLineEnd);
   items_.push_back({operation, index, cost, ticket, key_offset, static_cast<std::uint32_t>(redis_key.size()),
-                    was_repeated});
-  weight_ += weight_of(definition);
+                    times, was_repeated});
+  weight_ += weight_of(definition, times);
   on_added(items_.back());
 }
 

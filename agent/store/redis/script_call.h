@@ -17,7 +17,7 @@
 
 #include "agent/limiter/definition.h"
 #include "agent/store/redis/resp.h"
-#include "agent/store/store.h"
+#include "agent/store/shared_store.h"
 
 namespace allowd::store {
 
@@ -38,6 +38,7 @@ class ScriptCall {
     std::uint64_t ticket;
     std::uint32_t key_offset;  // into the encoded keys
     std::uint32_t key_size;
+    std::uint32_t times;        // asked so often in a row
     bool was_repeated = false;  // sent a second time because the server had lost the script
   };
 
@@ -48,8 +49,9 @@ class ScriptCall {
   ScriptCall& operator=(const ScriptCall&) = delete;
 
   // Adds a question. What asks to pass must not cost more than its limit can hold.
+  // Takes and peeks of buckets and tiers may be asked `times` in a row.
   void add(limiter::Operation operation, const limiter::Definition& definition, std::string_view redis_key,
-           std::int64_t cost, std::uint64_t ticket, bool was_repeated = false);
+           std::int64_t cost, std::uint64_t ticket, std::uint32_t times = 1, bool was_repeated = false);
 
   // Whether all items pass or none is charged.
   [[nodiscard]] virtual bool is_together() const { return false; }
@@ -73,7 +75,7 @@ class ScriptCall {
   // Whether `reply` is one of this call's.
   [[nodiscard]] bool fits(const redisReply& reply) const;
   // The answers to all items, in order, of a reply that fits.
-  [[nodiscard]] virtual std::vector<Answer> answers(const redisReply& reply) const = 0;
+  [[nodiscard]] virtual std::vector<SharedAnswer> answers(const redisReply& reply) const = 0;
   // Values that were not what they should be, or had no TTL, and were put right.
   [[nodiscard]] static std::uint64_t healed(const redisReply& reply);
 
@@ -86,8 +88,17 @@ class ScriptCall {
   [[nodiscard]] const std::vector<limiter::DefinitionPtr>& definitions() const { return definitions_; }
   [[nodiscard]] const ByteBuffer& keys() const { return keys_; }
   [[nodiscard]] limiter::TimePoint asked_at() const { return asked_at_; }
+  void set_asked_at(limiter::TimePoint now) { asked_at_ = now; }
 
-  [[nodiscard]] virtual std::size_t weight_of(const limiter::Definition&) const { return 1; }
+  [[nodiscard]] virtual std::size_t weight_of(const limiter::Definition&, std::uint32_t /*times*/) const {
+    return 1;
+  }
+  // An answer that says nothing, until more is known.
+  [[nodiscard]] SharedAnswer no_answer() const {
+    SharedAnswer answer;
+    answer.at = asked_at_;
+    return answer;
+  }
   // Called after an item was added.
   virtual void on_added(const Item&) {}
   // The arguments behind the kind and the time: how many, and themselves.

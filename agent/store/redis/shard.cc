@@ -29,13 +29,6 @@ std::size_t shape_of(const ScriptCall& call) {
   return static_cast<std::size_t>(call.definition(call.items().front()).shape());
 }
 
-// Whether the store has charged: a shadow limit's refusal has not, a passed question with a shadow tier has.
-bool has_passed(const limiter::Definition& definition, const limiter::Decision& decision) {
-  const bool is_watched =
-      decision.verdict == limiter::Verdict::shadow && definition.tiers()[decision.tier].shadow;
-  return decision.verdict == limiter::Verdict::ok || is_watched;
-}
-
 }  // namespace
 
 Shard::Shard(loop::Loop& loop, Options options)
@@ -53,30 +46,36 @@ Shard::Shard(loop::Loop& loop, Options options)
   });
 }
 
-Answer Shard::ask(const Question& question, std::string_view redis_key) {
-  if (!link_.is_up() || questions_open_ >= max_questions_) {
-    ++refused_unasked_total_;
-    return {};
-  }
-  open_call(question.definition->shape())
-      .add(question.operation, *question.definition, redis_key, question.cost, question.ticket);
-  ++questions_open_;
-  ++questions_total_;
-  return {Answer::Status::promised, false, {}};
+std::optional<ShardTime> Shard::time(SteadyTime now) const {
+  if (!link_.is_up()) return std::nullopt;
+  return ShardTime{link_.clock().at(now), link_.clock().uncertainty(), link_.epoch()};
 }
 
-bool Shard::ask_together(std::span<const Question> questions, std::span<const std::string> redis_keys) {
-  const bool are_buckets = std::all_of(questions.begin(), questions.end(), [](const Question& question) {
-    // A shadow's refusal would stop the others there.
+bool Shard::ask(const SharedQuestion& question, std::string_view redis_key) {
+  if (!link_.is_up() || questions_open_ >= max_questions_) {
+    refused_unasked_total_ += question.times;
+    return false;
+  }
+  open_call(question.definition->shape())
+      .add(question.operation, *question.definition, redis_key, question.cost, question.ticket,
+           question.times);
+  ++questions_open_;
+  ++questions_total_;
+  return true;
+}
+
+bool Shard::ask_together(std::span<const SharedQuestion> questions, std::span<const std::string> redis_keys) {
+  const bool are_takes = std::all_of(questions.begin(), questions.end(), [](const SharedQuestion& question) {
+    // A shadow's refusal would stop the others there; what is forced cannot be looked at first.
     return question.definition->shape() == limiter::Definition::Shape::bucket &&
-           !question.definition->is_shadow();
+           !question.definition->is_shadow() && question.operation == Operation::take;
   });
-  if (!are_buckets || questions.size() > ScriptCall::kMaxWeight) return false;
+  if (!are_takes || questions.size() > ScriptCall::kMaxWeight) return false;
   if (!link_.is_up() || questions_open_ + questions.size() > max_questions_) return false;
   auto call = std::make_shared<BucketCall>();
   call->decide_together();
   for (std::size_t i = 0; i < questions.size(); ++i) {
-    const Question& question = questions[i];
+    const SharedQuestion& question = questions[i];
     call->add(question.operation, *question.definition, redis_keys[i], question.cost, question.ticket);
   }
   questions_open_ += questions.size();
@@ -130,10 +129,10 @@ bool Shard::may_send(const ScriptCall& call) {
 void Shard::send(Call call) {
   Connection& connection = link_.connection();
   ++calls_total_;
-  const auto* counters =
-      link_.counts_without_script() ? dynamic_cast<const CounterCall*>(call.get()) : nullptr;
+  auto* counters = link_.counts_without_script() ? dynamic_cast<CounterCall*>(call.get()) : nullptr;
   if (counters != nullptr && !counters->has_repeated()) {
-    const std::size_t before = counters->write_transaction(connection.outbox());
+    const std::size_t before =
+        counters->write_transaction(connection.outbox(), link_.clock().at(loop_.now()));
     connection.expect([this, call = std::move(call)](const Reply& reply) { on_transaction(call, reply); },
                       before);
   } else {
@@ -186,18 +185,13 @@ void Shard::on_transaction(const Call& call, const Reply& reply) {
   settle(*call, answers);
 }
 
-void Shard::settle(const ScriptCall& call, const std::vector<Answer>& answers) {
+void Shard::settle(const ScriptCall& call, const std::vector<SharedAnswer>& answers) {
   std::string& reported = reported_errors_[shape_of(call)];
   if (!reported.empty()) spdlog::info("redis {}: {} succeeds again", link_.name(), name_of(call.algorithm()));
   reported.clear();
-  // Asked as one, none was charged unless all passed.
-  const bool has_passed_together =
-      !call.is_together() || std::all_of(answers.begin(), answers.end(), [](const Answer& answer) {
-        return answer.status == Answer::Status::decided && answer.decision.retry_after.count() == 0;
-      });
   for (std::size_t i = 0; i < call.items().size(); ++i) {
     const ScriptCall::Item& item = call.items()[i];
-    const Answer& answer = answers[i];
+    const SharedAnswer& answer = answers[i];
     if (answer.status == Answer::Status::promised) {
       repeat(call, item);
       continue;
@@ -205,19 +199,15 @@ void Shard::settle(const ScriptCall& call, const std::vector<Answer>& answers) {
     --questions_open_;
     if (answer.status == Answer::Status::failed) ++unknown_format_total_;
     if (item.ticket == kNobody) continue;
-    const auto fate = sink_->on_answer(item.ticket, answer, loop_.now());
-    const bool has_charged = answer.status == Answer::Status::decided && item.operation == Operation::take &&
-                             has_passed(call.definition(item), answer.decision) && item.cost > 0 &&
-                             has_passed_together;
-    if (fate == AnswerSink::Fate::refused_meanwhile && has_charged) owe(call, item);
+    owe(call, item, sink_->on_answer(item.ticket, answer, loop_.now()));
   }
 }
 
-void Shard::owe(const ScriptCall& call, const ScriptCall::Item& item) {
+void Shard::owe(const ScriptCall& call, const ScriptCall::Item& item, std::int64_t cost) {
   // As many as questions may be open: more cannot come late.
-  if (owed_.size() >= max_questions_) return;
+  if (cost == 0 || owed_.size() >= max_questions_) return;
   if (call.definition(item).shape() == limiter::Definition::Shape::counter) return;  // it counts refusals too
-  owed_.push_back({std::string(call.redis_key(item)), call.definition(item).shared_from_this(), item.cost});
+  owed_.push_back({std::string(call.redis_key(item)), call.definition(item).shared_from_this(), cost});
 }
 
 void Shard::repeat(const ScriptCall& call) {
@@ -230,7 +220,8 @@ void Shard::repeat(const ScriptCall& call) {
     for (const ScriptCall::Item& item : call.items()) {
       const bool is_wanted = sink_->is_waiting(item.ticket) && !item.was_repeated;
       if (!is_wanted) return fail(call);  // they were asked as one, and expire as one
-      again->add(item.operation, call.definition(item), call.redis_key(item), item.cost, item.ticket, true);
+      again->add(item.operation, call.definition(item), call.redis_key(item), item.cost, item.ticket, 1,
+                 true);
     }
     waiting_.push_back(std::move(again));
     return;
@@ -242,12 +233,13 @@ void Shard::repeat(const ScriptCall& call, const ScriptCall::Item& item) {
   const bool is_wanted = item.ticket == kNobody || sink_->is_waiting(item.ticket);
   if (!link_.is_up() || !is_wanted || item.was_repeated) return answer_failed(item);
   open_call(call.definition(item).shape())
-      .add(item.operation, call.definition(item), call.redis_key(item), item.cost, item.ticket, true);
+      .add(item.operation, call.definition(item), call.redis_key(item), item.cost, item.ticket, item.times,
+           true);
 }
 
 void Shard::answer_failed(const ScriptCall::Item& item) {
   --questions_open_;
-  if (item.ticket != kNobody) static_cast<void>(sink_->on_answer(item.ticket, Answer{}, loop_.now()));
+  if (item.ticket != kNobody) static_cast<void>(sink_->on_answer(item.ticket, {}, loop_.now()));
 }
 
 void Shard::fail(const ScriptCall& call) {
@@ -257,7 +249,7 @@ void Shard::fail(const ScriptCall& call) {
 void Shard::drop_unsent(const ScriptCall& call) {
   for (const ScriptCall::Item& item : call.items()) {
     if (item.ticket == kNobody) {
-      owe(call, item);
+      owe(call, item, item.cost);
       --given_back_total_;
     }
     answer_failed(item);

@@ -19,7 +19,7 @@
 
 #include "agent/store/redis/link.h"
 #include "agent/store/redis/script_call.h"
-#include "agent/store/store.h"
+#include "agent/store/shared_store.h"
 
 namespace allowd::store {
 
@@ -37,11 +37,12 @@ class Shard {
 
   // Begins to connect.
   void start() { link_.start(); }
-  void attach(AnswerSink& sink) { sink_ = &sink; }
+  void attach(SharedSink& sink) { sink_ = &sink; }
 
-  // As Store has them, of keys as they are in Redis.
-  [[nodiscard]] Answer ask(const Question& question, std::string_view redis_key);
-  [[nodiscard]] bool ask_together(std::span<const Question> questions,
+  // As SharedStore has them, of keys as they are in Redis.
+  [[nodiscard]] std::optional<ShardTime> time(SteadyTime now) const;
+  [[nodiscard]] bool ask(const SharedQuestion& question, std::string_view redis_key);
+  [[nodiscard]] bool ask_together(std::span<const SharedQuestion> questions,
                                   std::span<const std::string> redis_keys);
   void reset(std::string_view redis_key, std::function<void(bool)> done);
 
@@ -78,7 +79,7 @@ class Shard {
   void on_transaction(const Call& call, const Reply& reply);
   // True when the reply was an error, which then has been seen to.
   [[nodiscard]] bool has_failed(const Call& call, const Reply& reply);
-  void settle(const ScriptCall& call, const std::vector<Answer>& answers);
+  void settle(const ScriptCall& call, const std::vector<SharedAnswer>& answers);
   // Asks once more what has charged nothing: all of the call, or one question.
   void repeat(const ScriptCall& call);
   void repeat(const ScriptCall& call, const ScriptCall::Item& item);
@@ -86,7 +87,7 @@ class Shard {
   void fail(const ScriptCall& call);
   // The call was never sent.
   void drop_unsent(const ScriptCall& call);
-  void owe(const ScriptCall& call, const ScriptCall::Item& item);
+  void owe(const ScriptCall& call, const ScriptCall::Item& item, std::int64_t cost);
   void answer_failed(const ScriptCall::Item& item);
   void count_error(const ScriptCall& call, std::string_view text);
   [[nodiscard]] bool is_wanted(const ScriptCall& call) const;
@@ -96,7 +97,7 @@ class Shard {
   std::size_t max_growing_calls_;
   std::size_t max_full_calls_;
   Link link_;
-  AnswerSink* sink_ = nullptr;
+  SharedSink* sink_ = nullptr;
   std::deque<Call> waiting_;               // not sent yet
   std::map<std::uint64_t, Reset> resets_;  // by number
   std::uint64_t last_reset_ = 0;

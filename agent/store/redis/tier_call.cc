@@ -47,7 +47,7 @@ void write_tier(ByteBuffer& out, const limiter::Tier& tier) {
 }  // namespace
 
 std::size_t TierCall::argument_count() const {
-  std::size_t count = 1 + 3 * items().size();
+  std::size_t count = 1 + 4 * items().size();
   for (const limiter::DefinitionPtr& definition : definitions())
     count += 1 + kArgumentsPerTier * definition->tiers().size();
   return count;
@@ -63,11 +63,12 @@ void TierCall::write_arguments(ByteBuffer& out) const {
     write_bulk(out, std::int64_t{item.definition_index} + 1);
     write_bulk(out, letter_of(item.operation));
     write_bulk(out, std::min(item.cost, limiter::kMaxUsed));
+    write_bulk(out, std::int64_t{item.times});
   }
 }
 
-std::vector<Answer> TierCall::answers(const redisReply& reply) const {
-  std::vector<Answer> all;
+std::vector<SharedAnswer> TierCall::answers(const redisReply& reply) const {
+  std::vector<SharedAnswer> all;
   all.reserve(items().size());
   std::size_t at = 0;
   const auto next = [&] { return std::int64_t{reply.element[at++]->integer}; };
@@ -83,15 +84,17 @@ std::vector<Answer> TierCall::answers(const redisReply& reply) const {
       is_sane = is_sane && is_counted && time >= 0 && time <= 2 * limiter::kMaxUsed;
       states[i] = {scale, used, limiter::TimePoint{limiter::Micros{time}}};
     }
-    all.emplace_back();
+    all.push_back(no_answer());
     if (!is_sane) continue;  // of a newer version, or not our script
+    all.back().states = states;
     const auto decision =
         rules.apply(std::span(states).first(rules.tiers().size()), item.operation, item.cost, asked_at());
     const bool is_refused =
         decision.retry_after.count() != 0 &&
         !(decision.verdict == limiter::Verdict::shadow && rules.tiers()[decision.tier].shadow);
     if (is_refused == (passed == 1)) continue;  // the script decided otherwise: not ours
-    all.back() = {Answer::Status::decided, false, decision};
+    all.back().status = Answer::Status::decided;
+    all.back().decision = decision;
   }
   return all;
 }

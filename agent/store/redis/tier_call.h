@@ -12,11 +12,12 @@ namespace allowd::store {
 
 class TierCall final : public ScriptCall {
  public:
-  [[nodiscard]] std::vector<Answer> answers(const redisReply& reply) const override;
+  [[nodiscard]] std::vector<SharedAnswer> answers(const redisReply& reply) const override;
 
  private:
-  [[nodiscard]] std::size_t weight_of(const limiter::Definition& definition) const override {
-    return 1 + definition.tiers().size();
+  [[nodiscard]] std::size_t weight_of(const limiter::Definition& definition,
+                                      std::uint32_t times) const override {
+    return (1 + definition.tiers().size()) * (1 + times) / 2;
   }
   void on_added(const Item& item) override { reply_size_ += 1 + 3 * definition(item).tiers().size(); }
   [[nodiscard]] std::size_t argument_count() const override;

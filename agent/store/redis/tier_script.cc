@@ -7,12 +7,11 @@ namespace {
 
 // KEYS  one per question. One that occurs twice is decided in order.
 // ARGV  "t", now, number of limits, of each the number of its tiers and of each tier (8 bytes of its
-// identity,
-//       algorithm's letter, three numbers, tick, "1" if it only watches); then (limit, operation, cost) per
-//       question. The numbers of a bucket are unit, refill and full, of a window N, W and 0.
-// Reply per question: 1 if it passed, 0 if not, then per tier the three numbers as they stood before (0, 0,
-// 0:
-//       unknown); then how many values were put right.
+//       identity, algorithm's letter, three numbers, tick, "1" if it only watches); then (limit, operation,
+//       cost, times) per question: takes and peeks that are asked so many times in a row. The numbers of a
+//       bucket are unit, refill and full, of a window N, W and 0.
+// Reply per question: 1 if the first passed, 0 if not, then per tier the three numbers as they stood before
+//       (0, 0, 0: unknown); then how many values were put right.
 //
 // A value is the format number and a part per tier, of 34 bytes: its identity, three numbers (bucket: unit,
 // used, last; window: count before, count, start), and the second at which it may be forgotten. Parts that no
@@ -111,7 +110,8 @@ end
 local values, written = call('MGET', unpack(KEYS)), {}
 for k = 1, #KEYS do
   local tiers, op, cost = defined[tonumber(ARGV[at + 1])], ARGV[at + 2], tonumber(ARGV[at + 3])
-  at = at + 3
+  local times = op == 't' and tonumber(ARGV[at + 4]) or 1
+  at = at + 4
   local key, known, newer = KEYS[k], nil, false
   local value, parts, order = written[key] or values[k], {}, {}
   if value then
@@ -133,25 +133,33 @@ for k = 1, #KEYS do
     reply[#reply + 1] = UNKNOWN
     for i = 1, 3 * #tiers do reply[#reply + 1] = 0 end
   else
-    local status, after, passes, latest = #reply + 1, {}, true, 0
+    local status, passes, changed, latest, current = #reply + 1, true, false, 0, {}
     reply[status] = 1
     for i = 1, #tiers do
-      local tier = tiers[i]
-      local part = parts[tier.identity] or {}
-      local fits, writes, a, b, c, free = tier.decide(tier, part[1], part[2], part[3], op, cost)
+      local part = parts[tiers[i].identity] or {}
+      current[i] = {part[1], part[2], part[3]}
       reply[#reply + 1], reply[#reply + 2], reply[#reply + 3] = part[1] or 0, part[2] or 0, part[3] or 0
-      after[i] = fits and writes and {a, b, c, free}
-      if not fits and not tier.watches then passes = false end
-      if part[1] and free > latest then latest = free end
     end
-    local changed = false
-    for i = 1, #tiers do changed = changed or after[i] end
-    if passes and changed then
+    for round = 1, times do
+      local after, fit, writing = {}, true, false
+      for i = 1, #tiers do
+        local tier, as = tiers[i], current[i]
+        local fits, writes, a, b, c, free = tier.decide(tier, as[1], as[2], as[3], op, cost)
+        if not fits and not tier.watches then fit = false end
+        if fits and writes then after[i], writing = {a, b, c, free}, true end
+        if as[1] and free > latest then latest = free end
+      end
+      if round == 1 then passes = fit end
+      if not fit or not writing then break end
+      changed = true
+      for i = 1, #tiers do current[i] = after[i] or current[i] end
+    end
+    if changed then
       local text = {pack('B', FORMAT)}
       latest = 0
       for i = 1, #tiers do
-        local identity, new = tiers[i].identity, after[i]
-        if new then
+        local identity, new = tiers[i].identity, current[i]
+        if new[4] then
           local second = (new[4] / 1000000)
           second = second - second % 1 + 61
           text[#text + 1] = identity

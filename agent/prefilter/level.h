@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: MIT
+//
+// An upper bound of what is left of a key, from what the shared store said last.
+//
+// Others can only have taken since. So whatever the limit's own arithmetic refuses from that state, the store
+// refuses too, and no wait that it names is too long. But for clocks: another agent's may be ahead of ours by
+// the error of both, and what it took counted refill, or the next window, that ours has not reached. It also
+// took a permit at least; so where a permit takes longer to come back than clocks can differ, nothing is
+// added.
+//
+//   bucket, sliding window   refill of 2 * uncertainty, less one permit
+//   fixed window, log        until 2 * uncertainty before the end of the window, or the next permit's return
+//   counter                  the same, and a millisecond: Redis rounds TTLs
+//
+// A log and a counter are kept as the window that they look like until the first permit returns.
+//
+// Pure. Units: permits, shard microseconds.
+#pragma once
+
+#include <optional>
+#include <span>
+
+#include "agent/limiter/definition.h"
+
+namespace allowd::prefilter {
+
+struct Level {
+  enum class Kind : std::uint8_t {
+    unknown,
+    tier,   // `state` is that of the deciding tier
+    until,  // state.used permits are in use until state.at at least
+  };
+
+  limiter::TierState state;
+  limiter::TimePoint at{};  // when the store said so
+  Kind kind = Kind::unknown;
+  std::uint8_t tier = 0;  // that decided
+};
+
+// From `decision`, the last that the store made at `at`, after which its tiers stood at `states` (shapes
+// bucket and tiers).
+[[nodiscard]] Level learn(const limiter::Definition& definition, const limiter::Decision& decision,
+                          std::span<const limiter::TierState> states, limiter::TimePoint at);
+
+// The refusal that the store would give at `now`, with waits that are not too long; none if it might pass.
+[[nodiscard]] std::optional<limiter::Decision> refuse(const limiter::Definition& definition,
+                                                      const Level& level, std::int64_t cost,
+                                                      limiter::TimePoint now, limiter::Micros uncertainty);
+
+// How long one permit of the tier takes to come back, at least 1 µs.
+[[nodiscard]] limiter::Micros refill_interval(const limiter::Tier& tier);
+
+}  // namespace allowd::prefilter

@@ -1,0 +1,503 @@
+// SPDX-License-Identifier: MIT
+#include "agent/prefilter/prefilter.h"
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <utility>
+
+namespace allowd::prefilter {
+
+using limiter::Decision;
+using limiter::Definition;
+using limiter::Micros;
+using limiter::Operation;
+using limiter::Verdict;
+using store::Answer;
+using Shape = limiter::Definition::Shape;
+
+namespace {
+
+// A ticket of ours names a queue and a row, or, with this bit, a place in together_.
+constexpr std::uint64_t kTogether = std::uint64_t{1} << 63;
+constexpr std::uint64_t make_ticket(std::uint32_t queue, std::size_t row) {
+  return std::uint64_t{queue} << 32 | row;
+}
+
+// A row this long keeps a script of tiers under a millisecond; buckets are decided at once, however many.
+constexpr std::size_t kLongestRowOfTiers = 64;
+constexpr std::size_t kLongestRow = 65'536;
+// So many of the youngest waiters are added up.
+constexpr std::size_t kMostAddedUp = 64;
+// A queue that was this busy gives its memory back.
+constexpr std::size_t kKeptWaiters = 64;
+
+std::size_t longest_row(const Definition& definition, Operation operation) {
+  if (operation != Operation::take && operation != Operation::peek) return 1;
+  if (definition.shape() == Shape::bucket) return kLongestRow;
+  return definition.shape() == Shape::tiers ? kLongestRowOfTiers : 1;
+}
+
+bool asks_to_pass(Operation operation, std::int64_t cost) { return operation == Operation::take && cost > 0; }
+
+// Whether the store has charged: a shadow limit's refusal has not, a passed question with a shadow tier has.
+bool has_passed(const Definition& definition, const Decision& decision) {
+  const bool is_watched = decision.verdict == Verdict::shadow && definition.tiers()[decision.tier].shadow;
+  return decision.verdict == Verdict::ok || is_watched;
+}
+
+}  // namespace
+
+Prefilter::Prefilter(store::SharedStore& store, const Options& options)
+    : store_(store),
+      trust_(options.trust),
+      hold_(options.hold),
+      max_waiting_(options.max_waiting),
+      hasher_(options.secret),
+      keys_(options.max_keys),
+      times_(store.shards()),
+      queues_(1) {
+  store.attach(*this);
+}
+
+const std::optional<store::ShardTime>& Prefilter::time_of(std::uint32_t shard, SteadyTime now) const {
+  SeenTime& seen = times_[shard];
+  if (seen.asked_at != now) seen = {now, store_.time_of(shard, now)};
+  return seen.time;
+}
+
+std::size_t Prefilter::shard_of(const store::Question& question) const {
+  if (times_.size() == 1) return 0;
+  const KnownKey* key = keys_.find(hasher_.hash(question.limit_tag, question.key));
+  return key != nullptr ? key->shard : store_.shard_of(question.limit_tag, question.key);
+}
+
+Answer Prefilter::ask(const store::Question& question, SteadyTime now) {
+  const store::KeyHash hash = hasher_.hash(question.limit_tag, question.key);
+  KnownKey* key = keys_.find(hash);
+  if (key != nullptr) {
+    // Behind a refund that waits, nothing is certain.
+    const bool may_refuse = key->queue == KnownKey::kNoQueue || !queues_[key->queue].has_refund_waiting;
+    if (may_refuse) {
+      if (auto refused = refuse(*key, question.operation, *question.definition, question.cost, now))
+        return *refused;
+    }
+  }
+  return enqueue(question, key, hash, now);
+}
+
+std::optional<Decision> Prefilter::refusal(const KnownKey& key, const Definition& definition,
+                                           std::int64_t cost, SteadyTime now) const {
+  const auto& time = time_of(key.shard, now);
+  if (!time || time->epoch != key.epoch || key.definition != definition.digest()) return std::nullopt;
+  if (time->now - key.level.at >= trust_) return std::nullopt;
+  auto found = prefilter::refuse(definition, key.level, cost, time->now, time->uncertainty);
+  const Micros held = key.level.at + Micros{key.held_us} - time->now;
+  if (held.count() <= 0 || cost < key.held_cost) return found;
+  if (!found) {
+    // The bound alone would let it pass: what the level says, but for the verdict.
+    const limiter::Tier& tier = definition.tiers()[key.level.tier];
+    found = Decision{.verdict = Verdict::limited,
+                     .capacity = tier.capacity(),
+                     .retry_after = held,
+                     .reset_after = held,
+                     .window = tier.window(),
+                     .more_after = held,
+                     .tier = key.level.tier};
+    definition.judge(*found);
+    ++held_total_;
+  }
+  found->retry_after = std::max(found->retry_after, held);
+  return found;
+}
+
+std::optional<Answer> Prefilter::refuse(const KnownKey& key, Operation operation,
+                                        const Definition& definition, std::int64_t cost, SteadyTime now) {
+  if (!asks_to_pass(operation, cost)) return std::nullopt;
+  const auto decision = refusal(key, definition, cost, now);
+  if (!decision) return std::nullopt;
+  ++refusals_total_;
+  return Answer{Answer::Status::decided, false, *decision, true};
+}
+
+Prefilter::QueueIndex Prefilter::take_queue(const store::KeyHash& hash, std::string_view limit_tag,
+                                            std::string_view key, std::uint32_t shard) {
+  QueueIndex index;
+  if (free_queues_.empty()) {
+    index = static_cast<QueueIndex>(queues_.size());
+    queues_.emplace_back();
+  } else {
+    index = free_queues_.back();
+    free_queues_.pop_back();
+  }
+  Queue& queue = queues_[index];
+  queue.hash = hash;
+  queue.limit_tag = limit_tag;
+  queue.key = key;
+  queue.shard = shard;
+  return index;
+}
+
+void Prefilter::free_queue(QueueIndex index) {
+  Queue& queue = queues_[index];
+  std::vector<Waiter> kept = std::move(queue.waiting);
+  kept.clear();
+  if (kept.capacity() > kKeptWaiters) kept = {};
+  queue = Queue{};
+  queue.waiting = std::move(kept);
+  free_queues_.push_back(index);
+}
+
+bool Prefilter::is_crowded_out(const Queue& queue, const store::Question& question) const {
+  const Definition& definition = *question.definition;
+  if (!asks_to_pass(question.operation, question.cost) || definition.shape() != Shape::bucket) return false;
+  const std::int64_t room = definition.bucket().burst() - question.cost;
+  if (queue.has_refund_waiting || queue.waiting_cost <= room) return false;
+  // They are decided before it, and if they are refused, so is what costs no less.
+  std::int64_t ahead = 0;
+  const std::size_t count = std::min(queue.waiting.size(), kMostAddedUp);
+  for (std::size_t i = 1; i <= count && ahead <= room; ++i) {
+    const Waiter& waiter = queue.waiting[queue.waiting.size() - i];
+    const bool counts = waiter.operation == Operation::take && waiter.cost <= question.cost &&
+                        waiter.deadline >= question.deadline && waiter.definition == &definition;
+    if (counts) ahead += waiter.cost;
+  }
+  return ahead > room;
+}
+
+Answer Prefilter::enqueue(const store::Question& question, KnownKey* key, const store::KeyHash& hash,
+                          SteadyTime now) {
+  if (waiting_ >= max_waiting_) {
+    ++turned_away_total_;
+    return {};
+  }
+  if (key == nullptr) {
+    key = keys_.insert(hash);
+    const std::uint32_t shard = store_.shard_of(question.limit_tag, question.key);
+    if (key == nullptr) {
+      // All that could make room have queues: asked without being known.
+      const QueueIndex index = take_queue(hash, question.limit_tag, question.key, shard);
+      queues_[index].is_detached = true;
+      return wait_in(index, question);
+    }
+    key->shard = static_cast<std::uint8_t>(shard);
+  }
+  if (key->queue == KnownKey::kNoQueue) {
+    key->queue = take_queue(hash, question.limit_tag, question.key, key->shard);
+  } else if (queues_[key->queue].open_rows > 0) {
+    const auto& time = time_of(key->shard, now);
+    if (!time || time->epoch != queues_[key->queue].epoch) {
+      // The connection over which it was asked is gone, or all but gone: begin anew beside it.
+      const QueueIndex old = key->queue;
+      key->queue = take_queue(hash, question.limit_tag, question.key, key->shard);
+      queues_[old].is_detached = true;
+      for (const Waiter& waiter : std::exchange(queues_[old].waiting, {})) push(key->queue, waiter);
+    }
+  }
+  const Queue& queue = queues_[key->queue];
+  if (is_crowded_out(queue, question)) {
+    // At least one permit must come back after all of them were granted to an untouched bucket.
+    const limiter::TokenBucket& bucket = question.definition->bucket();
+    const std::int64_t used = bucket.full() - (question.cost - 1) * bucket.unit();
+    Answer answer{Answer::Status::decided, false, bucket.describe(used, question.cost, Verdict::limited),
+                  true};
+    question.definition->judge(answer.decision);
+    ++crowded_out_total_;
+    return answer;
+  }
+  return wait_in(key->queue, question);
+}
+
+Answer Prefilter::wait_in(QueueIndex index, const store::Question& question) {
+  ++waiting_;
+  push(index, {question.ticket, question.cost, question.deadline, question.definition, question.operation});
+  return {Answer::Status::promised, false, {}};
+}
+
+void Prefilter::push(QueueIndex index, const Waiter& waiter) {
+  Queue& queue = queues_[index];
+  queue.waiting.push_back(waiter);
+  if (waiter.operation == Operation::take)
+    queue.waiting_cost =
+        std::min(queue.waiting_cost + std::min(waiter.cost, limiter::kMaxUsed), limiter::kMaxUsed);
+  if (waiter.operation == Operation::refund) queue.has_refund_waiting = true;
+  if (queue.open_rows > 0 || std::exchange(queue.is_listed, true)) return;
+  to_ask_.push_back(index);
+}
+
+void Prefilter::flush(SteadyTime now) {
+  // Whoever is answered meanwhile may ask again.
+  for (std::size_t i = 0; i < to_ask_.size(); ++i) ask_store(to_ask_[i], now);
+  to_ask_.clear();
+}
+
+bool Prefilter::bound_says_yes(const Queue& queue, SteadyTime now) {
+  const KnownKey* key = keys_.find(queue.hash);
+  const auto& time = time_of(queue.shard, now);
+  if (key == nullptr || !time || key->epoch != time->epoch || key->level.kind == Level::Kind::unknown)
+    return false;
+  if (time->now - key->level.at >= trust_) return false;
+  // With certain clocks: what only their error lets through says nothing about others.
+  return std::all_of(queue.asked.begin(), queue.asked.end(), [&](const Waiter& waiter) {
+    return key->definition == waiter.definition->digest() &&
+           !prefilter::refuse(*waiter.definition, key->level, waiter.cost, time->now, Micros{0});
+  });
+}
+
+void Prefilter::ask_store(QueueIndex index, SteadyTime now) {
+  Queue& queue = queues_[index];
+  queue.is_listed = false;
+  for (const Waiter& waiter : std::exchange(queue.waiting, {})) {
+    if (sink_->is_waiting(waiter.ticket)) {
+      queue.asked.push_back(waiter);
+    } else {
+      static_cast<void>(deliver(waiter, Answer{}, now));
+    }
+  }
+  queue.waiting_cost = 0;
+  queue.has_refund_waiting = false;
+  if (queue.asked.empty()) return finish(index, now);
+  const auto& time = time_of(queue.shard, now);
+  queue.epoch = time ? time->epoch : 0;
+  queue.bound_said_yes = bound_says_yes(queue, now);
+  for (std::size_t i = 0; i < queue.asked.size(); ++i) {
+    const Waiter& waiter = queue.asked[i];
+    const auto is_next_of = [&](const Row& row) {
+      const Waiter& first = queue.asked[row.first];
+      return first.definition == waiter.definition && first.operation == waiter.operation &&
+             first.cost == waiter.cost && row.count < longest_row(*waiter.definition, waiter.operation);
+    };
+    if (!queue.rows.empty() && is_next_of(queue.rows.back())) {
+      ++queue.rows.back().count;
+    } else {
+      queue.rows.push_back({i, 1});
+    }
+  }
+  queue.open_rows = queue.rows.size();
+  ++questions_total_;
+  queries_asked_total_ += queue.asked.size();
+  for (std::size_t i = 0; i < queue.rows.size(); ++i) {
+    const Row& row = queue.rows[i];
+    const Waiter& first = queue.asked[row.first];
+    const bool is_promised = store_.ask({.operation = first.operation,
+                                         .definition = first.definition,
+                                         .limit_tag = queue.limit_tag,
+                                         .key = queue.key,
+                                         .cost = first.cost,
+                                         .times = static_cast<std::uint32_t>(row.count),
+                                         .ticket = make_ticket(index, i),
+                                         .shard = queue.shard});
+    if (!is_promised) static_cast<void>(on_answer(make_ticket(index, i), {}, now));
+  }
+}
+
+bool Prefilter::is_waiting(std::uint64_t ticket) const {
+  if ((ticket & kTogether) != 0) return sink_->is_waiting(together_[ticket & ~kTogether].ticket);
+  const Queue& queue = queues_[ticket >> 32];
+  const Row& row = queue.rows[static_cast<std::uint32_t>(ticket)];
+  return std::any_of(queue.asked.begin() + static_cast<std::ptrdiff_t>(row.first),
+                     queue.asked.begin() + static_cast<std::ptrdiff_t>(row.first + row.count),
+                     [this](const Waiter& waiter) { return sink_->is_waiting(waiter.ticket); });
+}
+
+std::int64_t Prefilter::on_answer(std::uint64_t ticket, const store::SharedAnswer& answer, SteadyTime now) {
+  if ((ticket & kTogether) != 0) {
+    const std::size_t place = ticket & ~kTogether;
+    const Together asked = together_[place];
+    free_together_.push_back(place);
+    const auto fate = sink_->on_answer(asked.ticket, answer, now);
+    const bool is_nobodys = fate == store::AnswerSink::Fate::refused_meanwhile && answer.has_charged;
+    return is_nobodys ? asked.cost : 0;
+  }
+  const auto index = static_cast<QueueIndex>(ticket >> 32);
+  Queue& queue = queues_[index];
+  const std::int64_t nobodys = settle(queue, queue.rows[static_cast<std::uint32_t>(ticket)], answer, now);
+  if (--queue.open_rows == 0) finish(index, now);
+  return nobodys;
+}
+
+std::int64_t Prefilter::settle(Queue& queue, const Row& row, const store::SharedAnswer& answer,
+                               SteadyTime now) {
+  const Waiter& first = queue.asked[row.first];
+  const Definition& definition = *first.definition;
+  if (answer.status != Answer::Status::decided) {
+    for (std::size_t i = 0; i < row.count; ++i)
+      static_cast<void>(deliver(queue.asked[row.first + i], answer, now));
+    return 0;
+  }
+  // What the script did, once more: equal costs pass until one is refused, and then so are all.
+  answers_.clear();
+  answers_.push_back(answer);
+  std::array<limiter::TierState, Definition::kMaxTiers> states = answer.states;
+  const auto own = std::span(states).first(definition.tiers().size());
+  const bool is_asked = first.operation == Operation::take || first.operation == Operation::peek;
+  const bool are_states_before =
+      definition.shape() == Shape::tiers || (definition.shape() == Shape::bucket && is_asked);
+  if (are_states_before) {
+    answers_[0].decision = definition.apply(own, first.operation, first.cost, answer.at);
+    while (first.operation == Operation::take && answers_.size() < row.count &&
+           has_passed(definition, answers_.back().decision)) {
+      answers_.push_back(answers_.back());
+      answers_.back().decision = definition.apply(own, first.operation, first.cost, answer.at);
+    }
+  }
+  learn(queue, definition, answers_.back().decision, own, answer.at, now);
+  if (asks_to_pass(first.operation, first.cost)) {
+    const bool is_refused = !has_passed(definition, answers_.back().decision);
+    queue.was_granted = queue.was_granted || has_passed(definition, answers_.front().decision);
+    if (is_refused && (queue.least_refused == 0 || first.cost < queue.least_refused))
+      queue.least_refused = first.cost;
+  }
+  const auto has_charged = [&](const Decision& decision) {
+    return asks_to_pass(first.operation, first.cost) && has_passed(definition, decision);
+  };
+  std::int64_t nobodys = 0;
+  for (std::size_t i = 0; i < row.count; ++i) {
+    // Delivering may let the next question be asked, but never answered: what we stand on stays.
+    const Answer& own_answer = answers_[std::min(i, answers_.size() - 1)];
+    const auto fate = deliver(queue.asked[row.first + i], own_answer, now);
+    if (fate == store::AnswerSink::Fate::refused_meanwhile && has_charged(own_answer.decision))
+      nobodys += first.cost;
+  }
+  // What will be given back raises the level beyond what is known.
+  if (nobodys > 0) {
+    if (KnownKey* key = keys_.find(queue.hash)) key->level.kind = Level::Kind::unknown;
+  }
+  return nobodys;
+}
+
+void Prefilter::learn(const Queue& queue, const Definition& definition, const Decision& decision,
+                      std::span<const limiter::TierState> states, limiter::TimePoint at, SteadyTime now) {
+  KnownKey* key = keys_.find(queue.hash);
+  const auto& time = time_of(queue.shard, now);
+  if (key == nullptr || !time || queue.epoch != time->epoch) return;
+  // What was asked before and comes after is old news.
+  if (key->epoch == queue.epoch && at < key->level.at) return;
+  if (key->definition != definition.digest()) key->vain_questions = 0;
+  key->level = prefilter::learn(definition, decision, states, at);
+  key->definition = definition.digest();
+  key->epoch = queue.epoch;
+  key->held_us = 0;
+}
+
+store::AnswerSink::Fate Prefilter::deliver(const Waiter& waiter, const Answer& answer, SteadyTime now) {
+  --waiting_;
+  return sink_->on_answer(waiter.ticket, answer, now);
+}
+
+void Prefilter::note_vain_or_granted(const Queue& queue, KnownKey& key) const {
+  if (queue.was_granted) {
+    key.vain_questions = 0;
+    key.held_us = 0;
+    return;
+  }
+  if (!queue.bound_said_yes || queue.least_refused == 0) return;
+  if (key.level.kind == Level::Kind::unknown || key.epoch != queue.epoch) return;
+  constexpr std::uint8_t kMostDoublings = 32;
+  const Definition* definition = queue.asked.front().definition;
+  Micros held = refill_interval(definition->tiers()[key.level.tier]);
+  for (std::uint8_t i = 0; i < key.vain_questions && held < hold_; ++i) held *= 2;
+  constexpr std::int64_t kMost = std::numeric_limits<std::uint32_t>::max();
+  if (queue.least_refused > kMost) return;
+  key.vain_questions = static_cast<std::uint8_t>(std::min<int>(key.vain_questions + 1, kMostDoublings));
+  key.held_us = static_cast<std::uint32_t>(std::min<std::int64_t>(std::min(held, hold_).count(), kMost));
+  key.held_cost = static_cast<std::uint32_t>(queue.least_refused);
+}
+
+void Prefilter::finish(QueueIndex index, SteadyTime now) {
+  Queue& queue = queues_[index];
+  KnownKey* key = keys_.find(queue.hash);
+  if (key != nullptr && key->queue == index && !queue.asked.empty()) note_vain_or_granted(queue, *key);
+  queue.asked.clear();
+  queue.rows.clear();
+  queue.bound_said_yes = queue.was_granted = false;
+  queue.least_refused = 0;
+  filter_waiting(index, now);
+  if (!queue.waiting.empty() || queue.is_listed) return;
+  if (!queue.is_detached && key != nullptr) key->queue = KnownKey::kNoQueue;
+  free_queue(index);
+}
+
+void Prefilter::filter_waiting(QueueIndex index, SteadyTime now) {
+  Queue& queue = queues_[index];
+  const KnownKey* key = keys_.find(queue.hash);
+  auto waiters = std::exchange(queue.waiting, {});
+  queue.waiting_cost = 0;
+  queue.has_refund_waiting = false;
+  for (const Waiter& waiter : waiters) {
+    std::optional<Answer> refused;
+    if (!sink_->is_waiting(waiter.ticket)) {
+      refused = Answer{};
+    } else if (key != nullptr && !queue.has_refund_waiting) {
+      refused = refuse(*key, waiter.operation, *waiter.definition, waiter.cost, now);
+    }
+    if (refused) {
+      static_cast<void>(deliver(waiter, *refused, now));
+    } else {
+      push(index, waiter);
+    }
+  }
+}
+
+bool Prefilter::ask_together(std::span<const store::Question> questions) {
+  std::vector<store::SharedQuestion> asked;
+  for (const store::Question& question : questions) {
+    if (free_together_.empty()) {
+      free_together_.push_back(together_.size());
+      together_.emplace_back();
+    }
+    const std::size_t place = free_together_.back();
+    free_together_.pop_back();
+    together_[place] = {question.ticket, question.cost};
+    asked.push_back({.operation = question.operation,
+                     .definition = question.definition,
+                     .limit_tag = question.limit_tag,
+                     .key = question.key,
+                     .cost = question.cost,
+                     .ticket = kTogether | place,
+                     .shard = static_cast<std::uint32_t>(shard_of(question))});
+  }
+  if (store_.ask_together(asked)) return true;
+  for (const store::SharedQuestion& question : asked) free_together_.push_back(question.ticket & ~kTogether);
+  return false;
+}
+
+void Prefilter::reset(const store::Question& question, std::function<void(bool)> done) {
+  const auto shard = static_cast<std::uint32_t>(shard_of(question));
+  const store::KeyHash hash = hasher_.hash(question.limit_tag, question.key);
+  // Also once it is done: questions that were asked before may be answered until then.
+  const auto forget = [this, hash] {
+    if (KnownKey* key = keys_.find(hash)) {
+      key->level.kind = Level::Kind::unknown;
+      key->held_us = 0;
+    }
+  };
+  store_.reset(shard, question.limit_tag, question.key, [forget, done = std::move(done)](bool is_forgotten) {
+    forget();
+    done(is_forgotten);
+  });
+}
+
+void Prefilter::collect(std::vector<stats::Metric>& metrics) const {
+  using Kind = stats::Metric::Kind;
+  const auto add = [&](std::string_view name, Kind kind, std::string_view help, std::uint64_t value) {
+    metrics.push_back(
+        {"prefilter_" + std::string(name), kind, std::string(help), static_cast<double>(value)});
+  };
+  add("refusals_total", Kind::counter, "Queries refused on this host, from what the store said before.",
+      refusals_total_);
+  add("held_total", Kind::counter, "Of these, queries about keys that others drain, held back for a moment.",
+      held_total_);
+  add("crowded_out_total", Kind::counter,
+      "Queries refused since those that waited before them take all there can be.", crowded_out_total_);
+  add("questions_total", Kind::counter, "Questions put to the store, each about one key.", questions_total_);
+  add("queries_asked_total", Kind::counter, "Queries that went into these questions.", queries_asked_total_);
+  add("queries_waiting", Kind::gauge, "Queries that wait for a question's answer.", waiting_);
+  add("queries_turned_away_total", Kind::counter, "Queries that on_failure answered because too many waited.",
+      turned_away_total_);
+  add("keys", Kind::gauge, "Keys of which something is known.", keys_.size());
+  add("keys_max", Kind::gauge, "Keys of which something can be known.", keys_.capacity());
+  add("keys_dropped_total", Kind::counter, "Keys whose place others took.", keys_.dropped());
+}
+
+}  // namespace allowd::prefilter

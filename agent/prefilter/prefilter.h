@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: MIT
+//
+// What keeps a shared store from being asked: a bound of what is left of each key, and one queue per key.
+//
+//   refuse    What cannot pass by the key's bound (level.h) is refused here, as the store would. A bound is
+//             trusted for `trust` after the store spoke; other rules, or a clock that jumped, drop it.
+//   queue     One question per key is under way at a time. Who asks meanwhile waits; then the waiters pass
+//   the
+//             bound once more, in order, and those who are left go together into the next question. So the
+//             busier a key, the more of its queries share a question, and an idle one waits for nothing.
+//   hold      Where the store keeps refusing what the bound had let through, others are draining the key.
+//             Questions about it are then spaced: by one permit's refill, twice that, and so on up to `hold`,
+//             until one is granted.
+//
+// A waiter that was answered otherwise leaves the queue; what was granted to it late is given back.
+//
+// Threads    One; the loop's.
+// Ownership  A limit's definition must outlive the tickets of its open questions.
+// Source     The bound is the usual token bucket in front of a remote one (golang.org/x/time/rate is the
+//            classic form); the queue is natural batching, as group commit in databases.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "agent/prefilter/key_cache.h"
+#include "agent/store/key_hash.h"
+#include "agent/store/shared_store.h"
+
+namespace allowd::prefilter {
+
+using store::SteadyTime;
+
+class Prefilter final : public store::Store, private store::SharedSink {
+ public:
+  struct Options {
+    limiter::Micros trust = std::chrono::seconds(1);
+    limiter::Micros hold = std::chrono::milliseconds(100);
+    std::size_t max_keys = 262'144;    // known at a time
+    std::size_t max_waiting = 65'536;  // queries; beyond, one fails at once
+    store::HashSecret secret{};
+  };
+
+  Prefilter(store::SharedStore& store, const Options& options);
+
+  // Puts the questions of this turn to the store. Call at its end, before the store sends.
+  void flush(SteadyTime now);
+  [[nodiscard]] bool has_unasked() const { return !to_ask_.empty(); }
+
+  void attach(store::AnswerSink& sink) override { sink_ = &sink; }
+  [[nodiscard]] store::Answer ask(const store::Question& question, SteadyTime now) override;
+  [[nodiscard]] bool ask_together(std::span<const store::Question> questions) override;
+  void reset(const store::Question& question, std::function<void(bool)> done) override;
+  [[nodiscard]] std::string_view name() const override { return store_.name(); }
+  [[nodiscard]] bool is_local() const override { return false; }
+  [[nodiscard]] bool is_available() const override { return store_.is_available(); }
+  [[nodiscard]] std::string describe_shards() const override { return store_.describe_shards(); }
+  [[nodiscard]] std::size_t shard_of(const store::Question& question) const override;
+  [[nodiscard]] limiter::Micros next_probe_in(std::size_t shard, SteadyTime now) const override {
+    return store_.next_probe_in(static_cast<std::uint32_t>(shard), now);
+  }
+  void collect(std::vector<stats::Metric>& metrics) const override;
+
+ private:
+  using QueueIndex = std::uint32_t;
+
+  struct Waiter {
+    std::uint64_t ticket;
+    std::int64_t cost;
+    SteadyTime deadline;
+    const limiter::Definition* definition;
+    limiter::Operation operation;
+  };
+  // Waiters in a row who ask the same: one question of the store.
+  struct Row {
+    std::size_t first;  // into Queue::asked
+    std::size_t count;
+  };
+  struct Queue {
+    store::KeyHash hash;
+    std::string limit_tag;
+    std::string key;
+    std::uint32_t shard = 0;
+    std::vector<Waiter> waiting;  // for the next question
+    std::vector<Waiter> asked;    // in the one under way
+    std::vector<Row> rows;
+    std::size_t open_rows = 0;
+    std::uint32_t epoch = 0;        // when it was asked
+    std::int64_t waiting_cost = 0;  // of the takes among `waiting`
+    bool has_refund_waiting = false;
+    bool is_listed = false;    // in to_ask_
+    bool is_detached = false;  // no entry leads to it: the key has another queue by now, or no entry
+    // Of the question under way:
+    bool bound_said_yes = false;
+    bool was_granted = false;
+    std::int64_t least_refused = 0;  // 0: none
+  };
+  struct Together {
+    std::uint64_t ticket;
+    std::int64_t cost;
+  };
+  struct SeenTime {
+    SteadyTime asked_at{};
+    std::optional<store::ShardTime> time;
+  };
+
+  std::int64_t on_answer(std::uint64_t ticket, const store::SharedAnswer& answer, SteadyTime now) override;
+  [[nodiscard]] bool is_waiting(std::uint64_t ticket) const override;
+
+  // The shard's time, asked once per turn.
+  [[nodiscard]] const std::optional<store::ShardTime>& time_of(std::uint32_t shard, SteadyTime now) const;
+  // What the key's entry says against it, if it does.
+  [[nodiscard]] std::optional<limiter::Decision> refusal(const KnownKey& key,
+                                                         const limiter::Definition& definition,
+                                                         std::int64_t cost, SteadyTime now) const;
+  // As `refusal`, as an answer, counted.
+  [[nodiscard]] std::optional<store::Answer> refuse(const KnownKey& key, limiter::Operation operation,
+                                                    const limiter::Definition& definition, std::int64_t cost,
+                                                    SteadyTime now);
+  // Whether those who wait already will leave too little for it, whatever the store says.
+  [[nodiscard]] bool is_crowded_out(const Queue& queue, const store::Question& question) const;
+  store::Answer enqueue(const store::Question& question, KnownKey* key, const store::KeyHash& hash,
+                        SteadyTime now);
+  store::Answer wait_in(QueueIndex index, const store::Question& question);
+  void push(QueueIndex index, const Waiter& waiter);
+  [[nodiscard]] QueueIndex take_queue(const store::KeyHash& hash, std::string_view limit_tag,
+                                      std::string_view key, std::uint32_t shard);
+  void ask_store(QueueIndex index, SteadyTime now);
+  [[nodiscard]] bool bound_says_yes(const Queue& queue, SteadyTime now);
+  // All rows of the question are answered.
+  void finish(QueueIndex index, SteadyTime now);
+  void note_vain_or_granted(const Queue& queue, KnownKey& key) const;
+  void filter_waiting(QueueIndex index, SteadyTime now);
+  void free_queue(QueueIndex index);
+  std::int64_t settle(Queue& queue, const Row& row, const store::SharedAnswer& answer, SteadyTime now);
+  void learn(const Queue& queue, const limiter::Definition& definition, const limiter::Decision& decision,
+             std::span<const limiter::TierState> states, limiter::TimePoint at, SteadyTime now);
+  store::AnswerSink::Fate deliver(const Waiter& waiter, const store::Answer& answer, SteadyTime now);
+
+  store::SharedStore& store_;
+  const limiter::Micros trust_;
+  const limiter::Micros hold_;
+  const std::size_t max_waiting_;
+  store::KeyHasher hasher_;
+  mutable KeyCache keys_;
+  store::AnswerSink* sink_ = nullptr;
+  mutable std::vector<SeenTime> times_;  // by shard
+  std::deque<Queue> queues_;             // the first is no queue: KnownKey::kNoQueue
+  std::vector<QueueIndex> free_queues_;
+  std::vector<QueueIndex> to_ask_;
+  std::vector<Together> together_;  // what is asked together, by the place that its ticket names
+  std::vector<std::size_t> free_together_;
+  std::vector<store::Answer> answers_;  // scratch
+  std::size_t waiting_ = 0;             // waiters, asked or not
+
+  std::uint64_t refusals_total_ = 0;
+  mutable std::uint64_t held_total_ = 0;
+  std::uint64_t crowded_out_total_ = 0;
+  std::uint64_t questions_total_ = 0;
+  std::uint64_t queries_asked_total_ = 0;
+  std::uint64_t turned_away_total_ = 0;
+};
+
+}  // namespace allowd::prefilter
