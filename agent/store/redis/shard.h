@@ -48,7 +48,7 @@ class Shard {
 
   [[nodiscard]] bool is_up() const { return link_.is_up(); }
   [[nodiscard]] limiter::Micros next_probe_in(SteadyTime now) const;
-  // The columns of describe(), and them of this server: a line each.
+  // The names of describe()'s columns: a line, as that is.
   [[nodiscard]] static std::string_view heading();
   [[nodiscard]] std::string describe() const;
   // Always the same metrics in the same order.
