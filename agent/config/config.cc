@@ -22,6 +22,14 @@ constexpr std::size_t kMaxShards = 64;
 constexpr std::size_t kMaxShardNameBytes = 64;
 constexpr std::size_t kMaxPathBytes = 107;  // sockaddr_un, less its terminator
 
+constexpr std::string_view kNameRule = "must have 1 to 128 bytes and no control characters";
+
+// Of limits, tiers and plans, whoever gives them: names stand in logs and reports, a line each.
+bool is_name(std::string_view text) {
+  return !text.empty() && text.size() <= kMaxNameBytes &&
+         std::all_of(text.begin(), text.end(), [](unsigned char c) { return c >= 0x20 && c != 0x7f; });
+}
+
 void check_path(const Table& table, std::string_view name, std::string_view path) {
   if (path.empty()) table.fail(name, "must not be empty");
   if (path.size() > kMaxPathBytes) {
@@ -191,11 +199,7 @@ limiter::Tier read_tier(const Table& table) {
   table.allow_only(kKnown);
   const auto name = table.text("name");
   if (!name) table.fail("name is missing");
-  const bool is_printable =
-      std::all_of(name->begin(), name->end(), [](unsigned char c) { return c >= 0x20 && c != 0x7f; });
-  if (name->empty() || name->size() > kMaxNameBytes || !is_printable) {
-    table.fail("name", "must have 1 to 128 bytes and no control characters");
-  }
+  if (!is_name(*name)) table.fail("name", std::string(kNameRule));
   return {*name, read_algorithm(table), table.boolean("shadow").value_or(false)};
 }
 
@@ -276,8 +280,10 @@ LimitConfig read_limit(const Table& table, std::string name, const AgentConfig& 
   limit.definition = read_definition(table, table.boolean("shadow").value_or(false) || agent.shadow);
   if (const auto overrides = table.table("overrides")) read_overrides(*overrides, limit);
   if (const auto plans = table.table("plans")) {
-    for (const std::string& plan : plans->names())
+    for (const std::string& plan : plans->names()) {
+      if (!is_name(plan)) plans->fail(plan, "a plan's name " + std::string(kNameRule));
       limit.plans.push_back(read_plan(*plans->table(plan), plan, *limit.definition));
+    }
   }
   const auto scope = table.text("scope").value_or("global");
   if (scope != "global" && scope != "host") table.fail("scope", "must be \"global\" or \"host\"");
@@ -291,11 +297,7 @@ LimitConfig read_limit(const Table& table, std::string name, const AgentConfig& 
 }
 
 void check_name(const Table& limits, const std::string& name) {
-  const bool is_printable =
-      std::all_of(name.begin(), name.end(), [](unsigned char c) { return c >= 0x20 && c != 0x7f; });
-  if (name.empty() || name.size() > kMaxNameBytes || !is_printable) {
-    limits.fail(name, "a limit's name must have 1 to 128 bytes and no control characters");
-  }
+  if (!is_name(name)) limits.fail(name, "a limit's name " + std::string(kNameRule));
   if (name == "inline")
     limits.fail(name, "is reserved: limits that applications define are counted under it");
 }
@@ -352,14 +354,18 @@ Result<Config> load_config(const std::string& path) {
   return parse_config(text.str(), path);
 }
 
-Result<limiter::DefinitionPtr> make_definition(std::span<const InlineRate> rates, bool shadow) {
+Result<limiter::DefinitionPtr> make_definition(std::string_view name, std::span<const InlineRate> rates,
+                                               bool shadow) {
   const auto fail = [](std::string_view key, std::string reason) {
     throw Problem{{}, "limit." + std::string(key), std::move(reason)};
   };
   try {
+    if (!is_name(name)) fail("name", std::string(kNameRule));
     std::vector<limiter::Tier> tiers;
-    for (const InlineRate& rate : rates)
+    for (const InlineRate& rate : rates) {
+      if (!rate.tier.empty() && !is_name(rate.tier)) fail("tiers", "a tier's name " + std::string(kNameRule));
       tiers.push_back({std::string(rate.tier), make_algorithm(rate, fail), false});
+    }
     auto definition = limiter::Definition::make(std::move(tiers), shadow);
     if (!definition) return std::move(definition.error()).within("limit");
     return *definition;

@@ -97,7 +97,9 @@ struct InlineRate {
   std::string_view align;
   std::optional<std::int64_t> burst;
 };
-[[nodiscard]] Result<limiter::DefinitionPtr> make_definition(std::span<const InlineRate> rates, bool shadow);
+// Of a limit of that name.
+[[nodiscard]] Result<limiter::DefinitionPtr> make_definition(std::string_view name,
+                                                             std::span<const InlineRate> rates, bool shadow);
 
 // One limit's table alone, as JSON lines bring them to `replay`: {"rate": "5/s", "burst": 5}.
 [[nodiscard]] Result<LimitConfig> parse_limit(std::string_view toml, std::string_view name);

@@ -112,7 +112,8 @@ Result<LimitPtr> LimitTable::find_or_parse(const protocol::InlineLimit& definiti
     const protocol::InlineTier& tier = definition.tiers[i];
     rates[i] = {tier.name, tier.rate, tier.algorithm, tier.align, tier.burst};
   }
-  auto rules = config::make_definition(std::span(rates).first(definition.tier_count), shadow_);
+  auto rules =
+      config::make_definition(definition.name, std::span(rates).first(definition.tier_count), shadow_);
   if (!rules) return std::move(rules.error());
   auto limit = std::make_shared<const Limit>(std::string(definition.name), std::move(*rules),
                                              default_deadline_, registry_);

@@ -515,6 +515,21 @@ TEST_CASE("config: a plan changes numbers and nothing else") {
       "allowd.toml:5: limits.x.plans.p" + same);
 }
 
+TEST_CASE("config: a plan's name has bounds and no control characters, as a limit's") {
+  const auto with_plan = [](const std::string& name) {
+    return "[limits.x]\nrate = \"1/s\"\n[limits.x.plans]\n\"" + name + "\" = { rate = \"2/s\" }\n";
+  };
+  const auto refused = [&](const std::string& name, const std::string& shown) {
+    check_refused(with_plan(name), "allowd.toml:4: limits.x.plans." + shown +
+                                       ": a plan's name must have 1 to 128 bytes and no control characters");
+  };
+  refused("", "");
+  refused("a\\nb", "a\nb");
+  refused("a\\u007f", "a\x7f");
+  refused(std::string(129, 'p'), std::string(129, 'p'));
+  CHECK(only(parsed(with_plan(std::string(128, 'p')))).plans.size() == 1);
+}
+
 TEST_CASE("config: shadow for the whole agent holds for every limit and its overrides") {
   const std::string limits = "[limits.x]\nrate = \"1/s\"\noverrides = { k = { rate = \"2/s\" } }\n";
   const Config off = parsed(limits), on = parsed("[agent]\nshadow = true\n" + limits);

@@ -122,6 +122,28 @@ TEST_CASE("limit table: what is wrong with a definition is said, and it is not k
   CHECK(registry.decisions().empty());
 }
 
+TEST_CASE("limit table: an application's names have no control characters, as configured ones") {
+  stats::Registry registry;
+  LimitTable table({}, registry);
+  std::string encoded;
+  const std::string rate = "5/s";
+  for (const std::string& name : {std::string("a\nb"), std::string("a\0b", 3), std::string("\x7f")}) {
+    CAPTURE(name);
+    auto refused = table.find_or_parse(definition(name, rate, encoded));
+    REQUIRE_FALSE(refused);
+    CHECK(refused.error().message == "limit.name: must have 1 to 128 bytes and no control characters");
+
+    auto tiers = definition(rate, rate, encoded);
+    tiers.tiers[0].name = name;
+    refused = table.find_or_parse(tiers);
+    REQUIRE_FALSE(refused);
+    CHECK(refused.error().message ==
+          "limit.tiers: a tier's name must have 1 to 128 bytes and no control characters");
+  }
+  for (const std::string& name : std::vector<std::string>{"caf\xc3\xa9 / \"x\"", "\xff"})
+    CHECK(table.find_or_parse(definition(name, rate, encoded)));
+}
+
 TEST_CASE("limit table: the 1024 newest definitions are kept, and a query keeps its own") {
   stats::Registry registry;
   LimitTable table({}, registry);

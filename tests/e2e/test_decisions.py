@@ -199,6 +199,12 @@ def test_more_inline_limits_than_are_cached_all_keep_their_state(client: Client)
         ("an empty inline limit", [{}, "k"], "bad_request"),
         ("an inline limit without name", [{"rate": "1/s"}, "k"], "bad_request"),
         ("an inline limit with an empty name", [{"name": "", "rate": "1/s"}, "k"], "bad_request"),
+        ("an inline limit with a line break in its name", [{"name": "a\nb", "rate": "1/s"}, "k"], "bad_request"),
+        (
+            "an inline limit with a NUL in a tier's name",
+            [{"name": "a", "tiers": [{"name": "\0", "rate": "1/s"}]}, "k"],
+            "bad_request",
+        ),
         ("an inline limit with a long name", [{"name": "n" * 129, "rate": "1/s"}, "k"], "bad_request"),
         ("an inline limit without rate", [{"name": "n"}, "k"], "bad_request"),
         ("an inline limit with a misspelt key", [{"name": "n", "rate": "1/s", "brust": 1}, "k"], "bad_request"),
