@@ -77,7 +77,7 @@ Failure read_query(Step& step) {
 
 }  // namespace
 
-Result<Step> read_step(const std::string& text, const std::string& limit_name) {
+Result<Step> read_step(std::string_view text, const std::string& limit_name) {
   Step step;
   step.line = ordered_json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!step.line.is_object()) return bad("is not a JSON object");

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "agent/config/config.h"
 #include "agent/limiter/decision.h"
@@ -21,7 +22,7 @@ struct Step {
   std::int64_t cost = 1;
 };
 
-[[nodiscard]] Result<Step> read_step(const std::string& line, const std::string& limit_name);
+[[nodiscard]] Result<Step> read_step(std::string_view text, const std::string& limit_name);
 
 // Adds the decision's fields, named as in the protocol.
 void add_decision(nlohmann::ordered_json& line, const limiter::Decision& decision, std::string_view tier,

@@ -4,6 +4,9 @@
 #include <algorithm>
 #include <cstdio>
 #include <memory>
+#include <span>
+#include <string_view>
+#include <vector>
 
 #include "agent/replay/history.h"
 #include "agent/replay/redis_history_store.h"
@@ -14,6 +17,15 @@ namespace allowd::replay {
 namespace {
 
 constexpr std::uint64_t kLinesPerProgress = 10'000;
+
+// Reads one line, its end left out, like std::getline: false at the end, and when a line does not fit, which
+// leaves `in` short of its end.
+bool read_line(std::istream& in, std::span<char> buffer, std::string_view& line) {
+  if (!in.getline(buffer.data(), static_cast<std::streamsize>(buffer.size()))) return false;
+  const auto taken = static_cast<std::size_t>(in.gcount());
+  line = {buffer.data(), in.eof() ? taken : taken - 1};
+  return true;
+}
 
 // Either store, asked one question at a given time.
 class HistoryStore {
@@ -65,11 +77,13 @@ Failure run(const config::Config& config, const Options& options, std::istream& 
   limiter::DefinitionPtr definition = limit->definition;
   Summary summary;
 
-  std::string text;
-  for (std::uint64_t number = 1; std::getline(in, text); ++number) {
+  std::vector<char> buffer(kMaxLineBytes + 1);  // and a NUL
+  std::string_view text;
+  std::uint64_t number = 1;
+  for (; read_line(in, buffer, text); ++number) {
     if (options.shows_progress && number % kLinesPerProgress == 0)
       report << "\r" << number << " lines" << std::flush;
-    if (text.find_first_not_of(" \t\r") == std::string::npos) continue;
+    if (text.find_first_not_of(" \t\r") == std::string_view::npos) continue;
     const std::string place = "line " + std::to_string(number);
     auto step = read_step(text, options.limit);
     if (!step) return std::move(step.error()).within(place);
@@ -85,6 +99,8 @@ Failure run(const config::Config& config, const Options& options, std::istream& 
     }
     out << step->line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) << "\n";
   }
+  if (!in.eof())
+    return Error{Error::Code::bad_request, "line " + std::to_string(number) + ": is over 65536 bytes"};
   out.flush();
   if (!out) return Error{Error::Code::system, "cannot write the answers"};
   if (options.shows_progress) report << "\r";

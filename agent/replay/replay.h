@@ -16,6 +16,9 @@
 
 namespace allowd::replay {
 
+// Longer ones are not understood.
+inline constexpr std::size_t kMaxLineBytes = 64 * 1024;
+
 struct Options {
   std::string limit;                      // of the config
   std::string store = "memory";           // or a Redis URL

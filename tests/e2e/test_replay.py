@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import random
@@ -12,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from daemon import Rack
+from daemon import Rack, program
 from redis_server import RedisServer
 
 _CASES = Path(__file__).resolve().parents[1] / "cases" / "limits.jsonl"
@@ -227,3 +228,21 @@ def test_a_password_and_a_database_in_the_url_are_used(rack: Rack, make_redis: A
     assert refused.returncode == 1
     assert "NOAUTH" in refused.stderr
     answers_of(replay(rack, API, [{"t": 0, "key": "k"}], f"unix://:pa55@{redis.unix_path}?db=1"))
+
+
+def test_a_line_of_100_mb_is_refused_before_it_is_read(rack: Rack) -> None:
+    command = [program(), "replay", "--config", rack.write_config(API), "--limit", "api"]
+    endless = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert endless.stdin is not None and endless.stderr is not None
+    with endless:
+        endless.stdin.write(b'{"t": 0, "key": "a"}\n')
+        piece = b"x" * 65536
+        written = 0
+        with contextlib.suppress(BrokenPipeError):
+            while written < 100_000_000:
+                written += endless.stdin.write(piece)
+        with contextlib.suppress(BrokenPipeError):
+            endless.stdin.close()
+        assert endless.stderr.read().decode().endswith("line 2: is over 65536 bytes\n")
+    assert written < 1_000_000, "what is held of it is what a pipe and a buffer hold"
+    assert endless.returncode == 1
