@@ -224,13 +224,18 @@ void Decider::reset(std::string_view name, std::string_view key,
   const LimitPtr* limit = limits_.find(name);
   if (limit == nullptr)
     return done(Error{Error::Code::bad_request, "no limit is named " + protocol::quoted(name)});
-  const Rule& rule = (*limit)->rule_for(key, "");
-  if (rule.kind != config::Override::Kind::definition) return done({});  // counts nothing
-  store::Store& store = (*limit)->is_host_wide() ? host_ : store_;
-  store.reset({Operation::refund, rule.definition.get(), rule.tag, key, 0, 0, {}}, [done](bool is_forgotten) {
-    if (is_forgotten) return done({});
+  // What the key used under another kind of limit counts again when that kind comes back.
+  const std::vector<KeptAs>& all = (*limit)->kept_as();
+  const auto on_each = [done, open = std::make_shared<std::size_t>(all.size()),
+                        are_forgotten = std::make_shared<bool>(true)](bool is_forgotten) {
+    *are_forgotten = *are_forgotten && is_forgotten;
+    if (--*open > 0) return;
+    if (*are_forgotten) return done({});
     done(Error{Error::Code::retry_later, "the store cannot be reached"});
-  });
+  };
+  store::Store& store = (*limit)->is_host_wide() ? host_ : store_;
+  for (const auto& [tag, definition] : all)
+    store.reset({Operation::refund, definition.get(), tag, key, 0, 0, {}}, on_each);
 }
 
 DeadlineQueue::Slot Decider::take_slot() {

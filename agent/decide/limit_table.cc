@@ -28,6 +28,8 @@ Limit::Limit(const config::LimitConfig& config, stats::Registry& registry)
       on_failure_(config.on_failure),
       deadline_(config.deadline),
       overflows_(&registry.decisions_of(config.name, "overflow")) {
+  for (const std::string_view state : {limiter::Definition::kBucketState, limiter::Definition::kTiersState})
+    note_kept_as(store::make_limit_tag('n', name_, state), config.definition);
   for (const config::Override& override : config.overrides) add_override(override, registry);
   for (const config::Plan& plan : config.plans)
     plans_.emplace(plan.name, make_rule(plan.definition, registry));
@@ -42,13 +44,25 @@ Limit::Limit(std::string name, limiter::DefinitionPtr definition, limiter::Micro
   base_.definition = std::move(definition);
 }
 
-Rule Limit::make_rule(limiter::DefinitionPtr definition, stats::Registry& registry) const {
+Rule Limit::make_rule(limiter::DefinitionPtr definition, stats::Registry& registry) {
   Rule rule;
   rule.tag = store::make_limit_tag('n', name_, definition->state_kind());
+  note_kept_as(rule.tag, definition);
   for (const limiter::Tier& tier : definition->tiers())
     rule.decisions.push_back(&registry.decisions_of(name_, tier.name));
   rule.definition = std::move(definition);
   return rule;
+}
+
+void Limit::note_kept_as(std::string tag, const limiter::DefinitionPtr& definition) {
+  // Most have the limit's own tiers, with other numbers.
+  const bool is_known = std::any_of(kept_as_.begin(), kept_as_.end(), [&](const KeptAs& known) {
+    const auto &ours = known.definition->tiers(), &theirs = definition->tiers();
+    return known.tag == tag &&
+           std::equal(ours.begin(), ours.end(), theirs.begin(), theirs.end(),
+                      [](const auto& a, const auto& b) { return a.identity() == b.identity(); });
+  });
+  if (!is_known) kept_as_.push_back({std::move(tag), definition});
 }
 
 void Limit::add_override(const config::Override& override, stats::Registry& registry) {

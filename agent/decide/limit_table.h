@@ -33,6 +33,12 @@ struct Rule {
   std::vector<stats::DecisionCounters*> decisions;  // by tier; of the other kinds one
 };
 
+// One of the ways in which a store keeps what a limit's keys have used.
+struct KeptAs {
+  std::string tag;
+  limiter::DefinitionPtr definition;
+};
+
 class Limit {
  public:
   Limit(const config::LimitConfig& config, stats::Registry& registry);
@@ -59,17 +65,22 @@ class Limit {
   [[nodiscard]] limiter::Micros deadline() const { return deadline_; }
   [[nodiscard]] std::size_t overrides() const { return exact_.size() + prefixes_.size(); }
   [[nodiscard]] std::size_t plans() const { return plans_.size(); }
+  // Where a key may have used something: as a bucket, as tiers, and as every definition that the limit has
+  // now. Logs and counters of other windows, which an earlier config had, are not known.
+  [[nodiscard]] const std::vector<KeptAs>& kept_as() const { return kept_as_; }
   [[nodiscard]] stats::DecisionCounters& overflows() const { return *overflows_; }  // of tier "overflow"
 
  private:
   template <class Value>
   using Map = tsl::robin_map<std::string, Value, NameHash, std::equal_to<>>;
 
-  [[nodiscard]] Rule make_rule(limiter::DefinitionPtr definition, stats::Registry& registry) const;
+  [[nodiscard]] Rule make_rule(limiter::DefinitionPtr definition, stats::Registry& registry);
+  void note_kept_as(std::string tag, const limiter::DefinitionPtr& definition);
   void add_override(const config::Override& override, stats::Registry& registry);
   [[nodiscard]] const Rule& find_rule(std::string_view key, std::string_view plan) const;
 
   std::string name_;
+  std::vector<KeptAs> kept_as_;
   Rule base_;
   Map<Rule> exact_;
   std::vector<std::pair<std::string, Rule>> prefixes_;  // the longest first

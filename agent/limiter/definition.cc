@@ -133,8 +133,11 @@ Definition::Definition(std::vector<Tier> tiers, bool shadow)
       digest_(digest_of(tiers_, shadow)) {
   const std::string window = std::to_string(tiers_.front().window().count());
   switch (shape_) {
-    case Shape::bucket: bucket_ = &std::get<TokenBucket>(tiers_.front().algorithm); break;
-    case Shape::tiers: state_kind_ = "t"; break;
+    case Shape::bucket:
+      state_kind_ = kBucketState;
+      bucket_ = &std::get<TokenBucket>(tiers_.front().algorithm);
+      break;
+    case Shape::tiers: state_kind_ = kTiersState; break;
     case Shape::log: state_kind_ = "l" + window + "."; break;
     case Shape::counter: state_kind_ = "c" + window + "."; break;
   }

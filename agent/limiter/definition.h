@@ -92,6 +92,7 @@ class Definition : public std::enable_shared_from_this<Definition> {
   [[nodiscard]] const Tier& strictest() const { return tiers_[strictest_]; }
   // Stands for the rules: differs, but for a chance of 2^-32, from that of other rules.
   [[nodiscard]] std::uint32_t digest() const { return digest_; }
+  static constexpr std::string_view kBucketState = "", kTiersState = "t";
   // Part of the key under which a store keeps the state: it differs where state may not be shared.
   [[nodiscard]] const std::string& state_kind() const { return state_kind_; }
 

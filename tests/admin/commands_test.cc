@@ -235,7 +235,7 @@ TEST_CASE("admin commands: a store that does not answer leaves the word to the p
 TEST_CASE("admin commands: reset forgets a key, or says that nobody knows") {
   Scene scene;
   CHECK(scene.run("reset api user-1") == "reset\n");
-  CHECK(scene.fake.reset_keys == std::vector<std::string>{"user-1"});
+  CHECK(scene.fake.resets == std::vector<std::string>{"n3:api:user-1", "nt3:api:user-1"});
   scene.fake.available = false;
   CHECK(scene.run("reset api user-1") == "error: unavailable: the store cannot be reached\n");
   CHECK(scene.run("reset nobody user-1") == "error: unknown_limit: no limit is named \"nobody\"\n");

@@ -2,6 +2,7 @@
 #include "agent/decide/limit_table.h"
 
 #include <chrono>
+#include <set>
 #include <string>
 
 #include "tests/support/encode.h"
@@ -219,6 +220,33 @@ TEST_CASE("limit table: loading replaces all limits, and who holds one keeps it"
   CHECK(table.find("b") == nullptr);
   CHECK(table.find("c") != nullptr);
   CHECK(table.configured().size() == 2);
+}
+
+TEST_CASE("limit table: a limit knows every tag under which its keys may be kept, each once") {
+  stats::Registry registry;
+  const LimitTable table(
+      config_of("[limits.api]\nrate = \"1/s\"\nplans = { pro = { rate = \"5/s\" } }\n[limits.api.overrides]\n"
+                "a = { rate = \"5/s\" }\nb = { rate = \"5/min\", algorithm = \"sliding_log\" }\n"
+                "c = { rate = \"9/min\", algorithm = \"sliding_log\" }\nd = { unlimited = true }\n"
+                "e = { rate = \"5/h\", algorithm = \"counter\" }\n"),
+      registry);
+  std::set<std::string> tags;
+  for (const KeptAs& kept : (*table.find("api"))->kept_as()) CHECK(tags.insert(kept.tag).second);
+  CHECK(tags == std::set<std::string>{"n3:api:", "nt3:api:", "nl60000000.3:api:", "nc3600000000.3:api:"});
+}
+
+TEST_CASE("limit table: overrides with other tiers are kept apart from the limit's") {
+  stats::Registry registry;
+  const LimitTable table(
+      config_of("[limits.api]\ntiers = [ { name = \"x\", rate = \"1/s\" } ]\n[limits.api.overrides]\n"
+                "a = { tiers = [ { name = \"x\", rate = \"7/s\" } ] }\n"
+                "b = { tiers = [ { name = \"y\", rate = \"1/s\" } ] }\n"),
+      registry);
+  std::vector<std::string> tiers;
+  for (const KeptAs& kept : (*table.find("api"))->kept_as()) {
+    if (kept.tag == "nt3:api:") tiers.push_back(kept.definition->tiers().front().name);
+  }
+  CHECK(tiers == std::vector<std::string>{"x", "y"});
 }
 
 }  // namespace

@@ -529,6 +529,26 @@ def test_reset_forgets_all_that_a_key_has_used(rack: Rack, redis: RedisServer, l
         assert len(redis.keys()) == 1
 
 
+def test_reset_forgets_what_a_key_has_used_under_every_kind_of_its_limit(rack: Rack, redis: RedisServer) -> None:
+    kinds = {
+        "bucket": 'rate = "10/h"',
+        "tiers": 'rate = "10/h"\nalgorithm = "fixed_window"',
+        "log": 'rate = "10/h"\nalgorithm = "sliding_log"',
+        "counter": 'rate = "10/h"\nalgorithm = "counter"',
+    }
+    overrides = "\noverrides = { l = { rate = \"1/h\", algorithm = \"sliding_log\" }, c = { rate = \"1/h\", algorithm = \"counter\" } }"
+    for number, kind in enumerate(kinds.values(), 1):
+        agent = rack.start(f"[limits.api]\n{kind}{overrides}", redis=redis.config())
+        with agent.connect() as client:
+            for key in ("k", "bystander"):
+                assert client.allow("api", key, 10, deadline_us=5_000_000).remaining == 0
+        assert len(redis.keys()) == 2 * number, "a kind of state has a key of its own"
+    agent = rack.start(f"[limits.api]\n{kinds['bucket']}{overrides}", redis=redis.config())
+    wait_until(lambda: agent.metric("redis_up") == 1, "it has its Redis")
+    assert agent.admin("reset api k") == "reset\n"
+    assert [key.split(b":")[-1] for key in redis.keys()] == [b"bystander"] * 4
+
+
 def test_reset_says_when_redis_cannot_be_reached(rack: Rack) -> None:
     agent = rack.start(LIMITS, redis='url = "redis://127.0.0.1:1"')
     wait_until(lambda: agent.ask("info")["degraded"], "it has noticed")

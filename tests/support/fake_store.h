@@ -36,7 +36,9 @@ class FakeStore final : public store::Store {
   limiter::Micros probe_in = std::chrono::milliseconds(250);
   std::map<std::size_t, limiter::Micros> probe_in_of;  // by shard, where it is another
   std::vector<Asked> asked;
-  std::vector<std::string> reset_keys;
+  std::vector<std::string> resets;  // tag and key
+  bool resets_wait = false;         // for the test to answer them
+  std::vector<std::function<void(bool)>> waiting_resets;
 
   // An answer as a store would give it when `used` units are missing afterwards.
   [[nodiscard]] store::Answer decided(const Asked& question, std::int64_t used,
@@ -81,7 +83,8 @@ class FakeStore final : public store::Store {
     return true;
   }
   void reset(const store::Question& question, std::function<void(bool)> done) override {
-    reset_keys.emplace_back(question.key);
+    resets.push_back(std::string(question.limit_tag) + std::string(question.key));
+    if (resets_wait) return waiting_resets.push_back(std::move(done));
     done(available);
   }
   std::string describe_shards() const override { return "# name\nfake\n"; }
