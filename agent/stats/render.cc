@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: MIT
 #include "agent/stats/render.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
+
+#include "protocol/quoted.h"
 
 namespace allowd::stats {
 namespace {
@@ -38,9 +41,18 @@ void for_each_count(const DecisionCounters& counters, bool from_start, Visit vis
   }
 }
 
+// As it stands, or quoted where it could be taken for something else.
+std::string part_of_path(const std::string& name) {
+  const bool is_plain = std::all_of(name.begin(), name.end(), [](unsigned char c) {
+    return c > 0x20 && c != 0x7f && c != '"' && c != '/';
+  });
+  return is_plain ? name : protocol::quoted(name);
+}
+
 // How people see limit and tier: "api", "api/overflow".
 std::string path_of(const DecisionCounters& counters) {
-  return counters.tier().empty() ? counters.limit() : counters.limit() + "/" + counters.tier();
+  const std::string limit = part_of_path(counters.limit());
+  return counters.tier().empty() ? limit : limit + "/" + part_of_path(counters.tier());
 }
 
 constexpr std::array kAllSources = {Source::local, Source::store, Source::fallback};

@@ -11,7 +11,8 @@
 namespace allowd::stats {
 
 // The tree behind `stats` and `stats json`:
-// {decisions: {limit: {"verdict/source": count}}, latency_us: {source: {...}}, <metric>: number, ...}.
+// {decisions: {limit: {"verdict/source": count}}, latency_us: {source: {...}}, <metric>: number, ...}. Tiers
+// stand as limit/tier; a name with a blank, quote, slash or control character is quoted.
 [[nodiscard]] protocol::Value to_value(const Registry& registry);
 
 // Prometheus's text format 0.0.4: names begin with allowd_, times are seconds.

@@ -87,6 +87,28 @@ TEST_CASE("render: text has one line for each number and none that is empty") {
   CHECK(to_text(Registry()).empty());
 }
 
+TEST_CASE("render: names that could be taken for others are quoted, and no others") {
+  Registry registry;
+  for (const auto& [limit, tier] : std::vector<std::pair<std::string, std::string>>{{"a", "overflow"},
+                                                                                    {"a/overflow", ""},
+                                                                                    {"a b", "per day"},
+                                                                                    {"a b/per", "day"},
+                                                                                    {"\"q\"", ""},
+                                                                                    {"caf\xc3\xa9.x", "s"}}) {
+    registry.decisions_of(limit, tier).add(Verdict::ok, Source::local);
+  }
+  CHECK(to_text(registry) ==
+        "decisions a/overflow ok local 1\n"
+        "decisions \"a/overflow\" ok local 1\n"
+        "decisions \"a b\"/\"per day\" ok local 1\n"
+        "decisions \"a b/per\"/day ok local 1\n"
+        "decisions \"\\\"q\\\"\" ok local 1\n"
+        "decisions caf\xc3\xa9.x/s ok local 1\n");
+  const std::string json = to_value(registry).to_json();
+  CHECK(json.find(R"("a/overflow": {"ok/local": 1}, "\"a/overflow\"": {"ok/local": 1}, )") !=
+        std::string::npos);
+}
+
 TEST_CASE("render: the reader of Prometheus's text that these tests use sees what is wrong") {
   const std::string head = "# HELP a_total A.\n# TYPE a_total counter\n";
   CHECK(PrometheusText(head + "a_total{x=\"1\"} 1\n").problem().empty());
