@@ -8,6 +8,7 @@ namespace allowd::io {
 std::size_t AdminSession::serve(std::span<const std::byte> bytes) {
   const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   std::size_t used = 0;
+  last_active_ = loop().now();
   while (!must_pause()) {
     const std::size_t end_of_line = text.find('\n', used);
     std::string_view line = text.substr(used, end_of_line - used);
@@ -30,6 +31,7 @@ std::size_t AdminSession::serve(std::span<const std::byte> bytes) {
 
 void AdminSession::answer(const std::string& text) {
   --open_commands_;
+  last_active_ = loop().now();
   if (has_ended()) return host().retire(*this);
   out().append(text);
   out().append("\n");

@@ -10,6 +10,8 @@ namespace allowd::io {
 namespace {
 
 constexpr auto kStuckCheckEvery = std::chrono::seconds(5);
+constexpr auto kForgottenAfter = std::chrono::seconds(1);  // of an admin's silence
+constexpr auto kRoomCheckEvery = std::chrono::milliseconds(100);
 constexpr auto kDrainFor = std::chrono::seconds(5);
 constexpr auto kLastWords = std::chrono::seconds(1);
 constexpr auto kDrainCheckEvery = std::chrono::milliseconds(10);
@@ -26,7 +28,8 @@ Server::Server(loop::Loop& loop, const Options& options, decide::Decider& decide
       reporter_(reporter),
       commands_(commands),
       drain_timer_(loop),
-      stuck_timer_(loop) {
+      stuck_timer_(loop),
+      room_timer_(loop) {
   loop.at_turn_end([this] { end_turn(); });
 }
 
@@ -63,13 +66,29 @@ void Server::accept_apps() {
 void Server::accept_admins() {
   if (admin_connections_ >= kMaxAdminConnections) {
     has_waiting_admin_ = true;
-    return;
+    return make_room_for_admin();
   }
   auto session = std::make_unique<AdminSession>(loop_, *this, commands_);
   if (!session->accept_from(admin_listener_->raw())) return;
   adopt(std::move(session));
   ++admin_connections_;
   watch_for_stuck();
+}
+
+void Server::make_room_for_admin() {
+  // Forgotten clients must not keep out who has something to ask; one that has just come, or just had an
+  // answer, is none.
+  AdminSession* idlest = nullptr;
+  for (const auto& [session, owned] : sessions_) {
+    auto* admin = dynamic_cast<AdminSession*>(session);
+    if (admin == nullptr || !admin->is_idle()) continue;
+    if (idlest == nullptr || admin->last_active() < idlest->last_active()) idlest = admin;
+  }
+  if (idlest != nullptr && loop_.now() - idlest->last_active() >= kForgottenAfter)
+    return idlest->end(Session::End::by_us);
+  room_timer_.once(kRoomCheckEvery, [this] {
+    if (has_waiting_admin_) make_room_for_admin();
+  });
 }
 
 void Server::end_turn() {
@@ -121,6 +140,7 @@ void Server::drain(std::function<void()> done) {
   on_drained_ = std::move(done);
   app_listener_.reset();
   admin_listener_.reset();
+  room_timer_.stop();
   drain_until_ = loop_.now() + kDrainFor;
   // At least one more turn, so that what has arrived by now gets an answer.
   drain_timer_.every(kDrainCheckEvery, [this] { try_to_finish(); });

@@ -44,6 +44,7 @@ class Server final : public SessionHost, public stats::MetricSource {
 
   void accept_apps();
   void accept_admins();
+  void make_room_for_admin();
   void end_turn();
   void watch_for_stuck();
   void check_stuck();
@@ -73,6 +74,7 @@ class Server final : public SessionHost, public stats::MetricSource {
   std::function<void()> on_drained_;
   loop::Timer drain_timer_;
   loop::Timer stuck_timer_;
+  loop::Timer room_timer_;
   loop::SteadyTime drain_until_{};
 
   AppCounters app_;

@@ -40,7 +40,7 @@ void Session::flush() {
   if (has_ended()) return;
   stream_->write(out_);
   if (has_ended()) return;
-  if (stream_->queued_bytes() > kMaxOutBytes) return end(End::overflowed);
+  if (stream_->queued_bytes() > most_unsent_bytes()) return end(End::overflowed);
   end_if_done();
 }
 

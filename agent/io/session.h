@@ -77,6 +77,8 @@ class Session : public loop::StreamEvents {
   // Serves what it can of the front of `bytes` and says how much that was. Stops early when `must_pause()`.
   virtual std::size_t serve(std::span<const std::byte> bytes) = 0;
 
+  // Unsent bytes beyond which the client is taken for one that does not read.
+  [[nodiscard]] virtual std::size_t most_unsent_bytes() const { return kMaxOutBytes; }
   // Ends the connection if it is finishing and nothing is left to do.
   void end_if_done();
   [[nodiscard]] bool must_pause() const {

@@ -6,6 +6,8 @@ from __future__ import annotations
 import json
 import math
 import re
+import time
+from contextlib import ExitStack
 
 import pytest
 from prometheus_client import Metric
@@ -265,6 +267,30 @@ def test_the_admin_socket_serves_only_so_many_and_then_the_next(agent: Agent) ->
     for client in clients[32:]:
         assert client.ask("ping") == "pong\n"
         client.socket.close()
+
+
+def test_an_answer_of_many_megabytes_comes_whole(rack: Rack) -> None:
+    many = 12_000
+    agent = rack.start("".join(f'[limits.{"n" * 100}-{number}]\nrate = "1/s"\n' for number in range(many)))
+    with AdminClient(agent.admin_path, timeout=30) as admin:
+        admin.send(b"limits\nstats prom\nping\n")
+        limits, stats, pong = admin.receive(), admin.receive(), admin.receive()
+    assert len(limits.splitlines()) == many + 1
+    assert len(stats) > 4 * 1024 * 1024, "more than any other connection may have unread"
+    assert stats.count("allowd_decisions_total{") == 4 * many
+    assert pong == "pong\n"
+
+
+def test_forgotten_clients_do_not_hold_the_admin_socket(rack: Rack) -> None:
+    agent = rack.start(LIMITS)
+    with ExitStack() as stack:
+        idle = [stack.enter_context(AdminClient(agent.admin_path)) for _ in range(32)]
+        assert [client.ask("ping") for client in idle] == ["pong\n"] * 32
+        time.sleep(1)  # of silence
+        assert agent.admin("ping") == "pong\n"
+        with pytest.raises(HungUp):
+            idle[0].receive()
+        assert [client.ask("ping") for client in idle[1:]] == ["pong\n"] * 31
 
 
 # Statistics as text, JSON and for Prometheus

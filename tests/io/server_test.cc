@@ -3,6 +3,7 @@
 
 #include <sys/stat.h>
 
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -13,6 +14,7 @@
 namespace allowd::io {
 namespace {
 
+using namespace std::chrono_literals;
 using testing::allow_bytes;
 using testing::Client;
 using testing::FakeStore;
@@ -119,21 +121,68 @@ TEST_CASE("server: a client that has to wait is counted once, whoever else comes
   CHECK(waiting.reply().msgid == 2);
 }
 
-TEST_CASE("server: the admin socket has its own bound, and goes on when a client leaves") {
-  ServerScene scene;
-  scene.open();
+// So many that no other has a place; each has sent that.
+std::vector<Client> fill_admin_socket(ServerScene& scene, const std::string& command) {
   std::vector<Client> admins;
   for (int i = 0; i < 32; ++i) {
     admins.push_back(scene.admin());
-    admins.back().send("ping\n");
-    CHECK(admins.back().answer() == "pong\n");
+    admins.back().send(command);
   }
+  return admins;
+}
+
+void turn_for(ServerScene& scene, limiter::Micros time) {
+  turn_until(scene.loop, [&, end = scene.loop.now() + time] { return scene.loop.now() >= end; });
+}
+
+TEST_CASE("server: the admin socket has its own bound, and goes on when a client leaves") {
+  ServerScene scene;
+  scene.open();
+  auto admins = fill_admin_socket(scene, "ping\n");
+  for (Client& admin : admins) CHECK(admin.answer() == "pong\n");
   auto waiting = scene.admin();
   waiting.send("ping\n");
   turn_on(scene.loop, 10);
   CHECK(waiting.rest().empty());
   CHECK(scene.client().ask(plain_bytes(1, "ping")).msgid == 1);
   admins.pop_back();
+  CHECK(waiting.answer() == "pong\n");
+  for (Client& admin : admins) CHECK_FALSE(admin.is_closed());
+}
+
+TEST_CASE("server: an admin who finds no place gets that of the one who has been silent longest") {
+  ServerScene scene;
+  scene.open();
+  auto admins = fill_admin_socket(scene, "ping\n");
+  for (Client& admin : admins) CHECK(admin.answer() == "pong\n");
+  turn_for(scene, 2ms);
+  for (std::size_t i = 0; i < admins.size(); ++i) {
+    if (i == 7) continue;
+    admins[i].send("ping\n");
+    CHECK(admins[i].answer() == "pong\n");
+  }
+  auto late = scene.admin();
+  late.send("ping\n");
+  CHECK(late.answer() == "pong\n");  // as soon as the silence has lasted
+  for (std::size_t i = 0; i < admins.size(); ++i) {
+    CAPTURE(i);
+    CHECK(admins[i].is_closed() == (i == 7));
+  }
+}
+
+TEST_CASE("server: an admin who waits for an answer keeps its place, however long that takes") {
+  ServerScene scene;
+  scene.fake.resets_wait = true;
+  scene.open();
+  auto admins = fill_admin_socket(scene, "reset open k\n");
+  turn_until(scene.loop, [&] { return scene.fake.waiting_resets.size() == 2 * admins.size(); });
+  auto waiting = scene.admin();
+  waiting.send("ping\n");
+  turn_for(scene, 1200ms);
+  CHECK(waiting.rest().empty());
+  for (Client& admin : admins) CHECK_FALSE(admin.is_closed());
+  for (const auto& done : scene.fake.waiting_resets) done(true);
+  for (Client& admin : admins) CHECK(admin.answer() == "reset\n");
   CHECK(waiting.answer() == "pong\n");
 }
 
