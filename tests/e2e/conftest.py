@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -15,6 +15,14 @@ from daemon import Rack
 from redis_server import RedisServer
 
 MakeRedis = Callable[..., RedisServer]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown() -> Generator[None]:
+    """Nothing of ours is in Redis for ever, whatever the test was about. Looked at before the fixtures end."""
+    lasting = {key for server in RedisServer.running for key in server.keys_without_ttl()}
+    yield
+    assert not lasting, f"keys without a TTL: {sorted(lasting)}"
 
 
 def _directory(cleanup: ExitStack) -> Path:

@@ -12,7 +12,7 @@ import signal
 import socket
 import subprocess
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import processes
 from resp import RedisClient, RedisError
@@ -53,8 +53,20 @@ class StoredBucket(NamedTuple):
         return int(-(-self.used // self.unit))
 
 
+# Names the keys without a TTL, a page of SCAN at a time; one that writes nothing may run whatever Redis refuses.
+_KEYS_WITHOUT_TTL = """
+local page, found = redis.call('SCAN', ARGV[1], 'COUNT', '1000'), {}
+for _, key in ipairs(page[2]) do
+  if redis.call('PTTL', key) == -1 then found[#found + 1] = key end
+end
+return {page[1], found}
+"""
+
+
 class RedisServer:
     """Not running until start()."""
+
+    running: ClassVar[set[RedisServer]] = set()
 
     def __init__(self, directory: Path, *options: str, password: str = "") -> None:
         program = shutil.which("redis-server")
@@ -68,6 +80,7 @@ class RedisServer:
         self._options = [*options, *(["--requirepass", password] if password else [])]
         self._process: subprocess.Popen[bytes] | None = None
         self._is_paused = False
+        self._planted: set[bytes] = set()
 
     @property
     def url(self) -> str:
@@ -86,6 +99,7 @@ class RedisServer:
         files = ["--dir", str(self._directory), "--save", ""]
         command = [self._program, *where, *files, *self._options]
         self._process = processes.start(command, self._directory / "redis.log")
+        self.running.add(self)
         processes.wait_until(self._answers, "redis-server answers")
 
     def pause(self) -> None:
@@ -98,6 +112,7 @@ class RedisServer:
         self._is_paused = False
 
     def kill(self) -> None:
+        self.running.discard(self)
         processes.kill(self._running())
         self._process = None
         self._is_paused = False
@@ -131,6 +146,28 @@ class RedisServer:
 
     def bucket(self, key: bytes) -> StoredBucket:
         return StoredBucket.decoded(self.call("GET", key))
+
+    def plant(self, key: bytes, value: bytes) -> None:
+        """Sets a key without a TTL that nobody is to give one."""
+        self.call("SET", key, value)
+        self._planted.add(key)
+
+    def keys_without_ttl(self) -> set[bytes]:
+        """Those that were not planted since the last call. None, if it does not answer questions now."""
+        planted, self._planted = self._planted, set()
+        if self._is_paused:
+            return set()
+        found: set[bytes] = set()
+        try:
+            with self.client() as client:
+                cursor = b"0"
+                while True:
+                    cursor, page = client.call("EVAL", _KEYS_WITHOUT_TTL, 0, cursor)
+                    found.update(page)
+                    if cursor == b"0":
+                        return found - planted
+        except (OSError, RedisError):
+            return set()
 
     def _running(self) -> subprocess.Popen[bytes]:
         assert self._process is not None, "redis-server is not running"

@@ -96,13 +96,13 @@ def test_a_newer_value_is_left_byte_for_byte_and_the_policy_answers(
 
 def test_a_newer_value_without_ttl_gets_none(agent: Agent, redis: RedisServer) -> None:
     key = key_of(agent, redis)
-    redis.call("SET", key, b"\x02new")
+    redis.plant(key, b"\x02new")
     agent.allow("api", "k")
     assert redis.call("TTL", key) == -1
 
 
 def test_a_newer_value_disturbs_no_other_key_of_its_batch(agent: Agent, redis: RedisServer) -> None:
-    redis.call("SET", key_of(agent, redis), b"\x02new")
+    redis.plant(key_of(agent, redis), b"\x02new")
     with agent.connect() as client:
         for number in range(30):
             client.post("allow", "api", "k" if number % 3 == 0 else f"other{number}")
@@ -284,3 +284,11 @@ def test_data_that_redis_lost_is_a_full_bucket(agent: Agent, redis: RedisServer)
     agent.allow("api", "k", 10)
     redis.call("FLUSHALL")
     assert agent.allow("api", "k", 10).source == "store"
+
+
+def test_a_value_that_would_last_for_ever_is_noticed_after_its_test(redis: RedisServer) -> None:
+    redis.call("SET", "allowd:lasting", "x")
+    redis.call("SET", "allowd:fleeting", "x", "EX", 1000)
+    redis.plant(b"allowd:planted", b"x")
+    assert redis.keys_without_ttl() == {b"allowd:lasting"}
+    redis.call("FLUSHALL")
