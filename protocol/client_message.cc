@@ -24,20 +24,38 @@ void start_request(Packer& packer, std::uint32_t msgid, std::string_view method)
   pack_text(packer, method);
 }
 
+void pack_deadline(Packer& packer, std::uint64_t deadline_us) {
+  packer.pack_map(1);
+  pack_text(packer, "deadline_us");
+  packer.pack(deadline_us);
+}
+
 }  // namespace
 
 void write_query(ByteBuffer& out, std::uint32_t msgid, const QueryArgument& query) {
   Packer packer(out);
   start_request(packer, msgid, query.method);
-  const bool has_options = query.deadline_us.has_value() && query.method != "peek";
+  const bool has_options = query.deadline_us.has_value() && query.method == "allow";
   packer.pack_array(has_options ? 4 : 3);
   pack_limit(packer, query.limit);
   pack_text(packer, query.key);
   packer.pack(query.cost);
-  if (!has_options) return;
-  packer.pack_map(1);
-  pack_text(packer, "deadline_us");
-  packer.pack(*query.deadline_us);
+  if (has_options) pack_deadline(packer, *query.deadline_us);
+}
+
+void write_many(ByteBuffer& out, std::uint32_t msgid, const ManyArgument& many) {
+  Packer packer(out);
+  start_request(packer, msgid, "allow_many");
+  packer.pack_array(many.deadline_us ? 3 : 2);
+  packer.pack_array(static_cast<std::uint32_t>(many.items.size()));
+  for (const ManyArgument::Item& item : many.items) {
+    packer.pack_array(3);
+    pack_limit(packer, item.limit);
+    pack_text(packer, item.key);
+    packer.pack(item.cost);
+  }
+  pack_text(packer, many.mode);
+  if (many.deadline_us) pack_deadline(packer, *many.deadline_us);
 }
 
 void write_plain_request(ByteBuffer& out, std::uint32_t msgid, std::string_view method) {

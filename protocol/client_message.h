@@ -24,14 +24,27 @@ struct LimitArgument {
 };
 
 struct QueryArgument {
-  std::string_view method;  // "allow" or "peek"
+  std::string_view method;  // "allow", "peek" or "refund"
   LimitArgument limit;
   std::string_view key;
   std::uint64_t cost = 1;
-  std::optional<std::uint64_t> deadline_us;  // sent with `allow` alone: `peek` has no options
+  std::optional<std::uint64_t> deadline_us;  // sent with `allow` alone: the others have no options
+};
+
+// `allow_many`: each item as it would be asked for by itself.
+struct ManyArgument {
+  struct Item {
+    LimitArgument limit;
+    std::string_view key;
+    std::uint64_t cost = 1;
+  };
+  std::span<const Item> items;
+  std::string_view mode;  // "each" or "all"
+  std::optional<std::uint64_t> deadline_us;
 };
 
 void write_query(ByteBuffer& out, std::uint32_t msgid, const QueryArgument& query);
+void write_many(ByteBuffer& out, std::uint32_t msgid, const ManyArgument& many);
 void write_plain_request(ByteBuffer& out, std::uint32_t msgid, std::string_view method);
 
 // A decision as received. Names that this client does not know stay what they are.

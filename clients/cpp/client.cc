@@ -40,18 +40,9 @@ std::uint64_t agents_share(microseconds left) {
   return static_cast<std::uint64_t>(std::max(left - margin, microseconds{1}).count());
 }
 
-Decision to_decision(const protocol::Reply& reply) {
-  Decision decision;
-  if (!reply.error.empty()) {
-    decision.problem = agent_error(reply.error);
-    return decision;
-  }
+bool read_decision(protocol::Cursor& cursor, Decision& decision) {
   protocol::ReceivedDecision received;
-  protocol::Cursor cursor(reply.result);
-  if (!protocol::read_decision(cursor, received)) {
-    decision.problem = bad_reply("the result is not a decision");
-    return decision;
-  }
+  if (!protocol::read_decision(cursor, received)) return false;
   decision.allowed = received.allowed;
   decision.limit = received.limit;
   decision.remaining = received.remaining;
@@ -62,7 +53,27 @@ Decision to_decision(const protocol::Reply& reply) {
   decision.tier = received.tier;
   decision.window_us = received.window_us;
   decision.more_after_us = received.more_after_us;
+  return true;
+}
+
+Decision to_decision(const protocol::Reply& reply) {
+  Decision decision;
+  protocol::Cursor cursor(reply.result);
+  if (!reply.error.empty()) {
+    decision.problem = agent_error(reply.error);
+  } else if (!read_decision(cursor, decision)) {
+    decision.problem = bad_reply("the result is not a decision");
+  }
   return decision;
+}
+
+// The decisions of an allow_many, as many as were asked for.
+bool read_decisions(std::span<const std::byte> result, std::vector<Decision>& decisions) {
+  protocol::Cursor cursor(result);
+  std::uint32_t count = 0;
+  if (!cursor.read_array(count) || count != decisions.size()) return false;
+  return std::all_of(decisions.begin(), decisions.end(),
+                     [&](Decision& decision) { return read_decision(cursor, decision); });
 }
 
 }  // namespace
@@ -180,6 +191,7 @@ std::string Client::socket_path() const {
 
 Decision Client::allow(const Query& query) { return std::move(ask("allow", {&query, 1}).front()); }
 Decision Client::peek(const Query& query) { return std::move(ask("peek", {&query, 1}).front()); }
+Decision Client::refund(const Query& query) { return std::move(ask("refund", {&query, 1}).front()); }
 std::vector<Decision> Client::allow_batch(std::span<const Query> queries) { return ask("allow", queries); }
 
 std::vector<Decision> Client::ask(std::string_view method, std::span<const Query> queries) {
@@ -202,6 +214,43 @@ std::vector<Decision> Client::ask(std::string_view method, std::span<const Query
     if (!decision.problem->is_callers_mistake()) decision = by_policy(*decision.problem, turn.probe_in());
   }
   return decisions;
+}
+
+std::vector<Decision> Client::allow_many(std::span<const Query> queries, Mode mode) {
+  std::vector<Decision> decisions(queries.size());
+  if (queries.empty()) return decisions;
+  if (queries.size() > protocol::kMaxItems) {
+    const Problem problem = callers_mistake("too_large", "allow_many takes at most 256 queries");
+    for (Decision& decision : decisions) decision.problem = problem;
+    return decisions;
+  }
+  Turn turn(*this);
+  auto problem = turn.begin();
+  if (!problem) problem = exchange_many(turn, queries, mode, decisions);
+  if (!problem) return decisions;
+  for (Decision& decision : decisions) {
+    decision = problem->is_callers_mistake() ? Decision{} : by_policy(*problem, turn.probe_in());
+    decision.problem = problem;
+  }
+  return decisions;
+}
+
+std::optional<Problem> Client::exchange_many(Turn& turn, std::span<const Query> queries, Mode mode,
+                                             std::vector<Decision>& decisions) {
+  std::vector<protocol::ManyArgument::Item> items;
+  for (const Query& query : queries)
+    items.push_back({{query.limit, query.rate, query.burst}, query.key, query.cost});
+  const std::uint32_t id = turn.take_ids(1);
+  protocol::ByteBuffer request;
+  protocol::write_many(
+      request, id,
+      {.items = items, .mode = mode == Mode::all ? "all" : "each", .deadline_us = agents_share(turn.left())});
+  if (request.size() > protocol::kMaxRequestBytes) {
+    turn.finish({}, 0);
+    return callers_mistake("too_large", "the request is over 8192 bytes");
+  }
+  return ask_one(turn, id, request, protocol::kMaxReplyBytes,
+                 [&](std::span<const std::byte> result) { return read_decisions(result, decisions); });
 }
 
 std::optional<Problem> Client::exchange(Turn& turn, std::string_view method, std::span<const Query> queries,
@@ -262,20 +311,28 @@ std::optional<Problem> Client::fetch(std::string_view method, std::size_t cap, p
   const std::uint32_t id = turn.take_ids(1);
   protocol::ByteBuffer request;
   protocol::write_plain_request(request, id, method);
+  return ask_one(turn, id, request, cap, [&](std::span<const std::byte> result) {
+    protocol::Cursor cursor(result);
+    return protocol::read_value(cursor, report);
+  });
+}
+
+std::optional<Problem> Client::ask_one(Turn& turn, std::uint32_t id, const protocol::ByteBuffer& request,
+                                       std::size_t cap, const ReadResult& read) {
   auto problem = turn.send(request);
   protocol::Reply reply;
   if (!problem) problem = turn.next_reply(id, 1, cap, reply);
-  if (!problem) {
-    if (!reply.error.empty()) {
-      problem = agent_error(reply.error);
-    } else if (protocol::Cursor cursor(reply.result); !protocol::read_value(cursor, report)) {
-      problem = bad_reply("the result is malformed");
-    }
-    turn.connection().drop(reply.size);
-    turn.finish({}, 0);
+  if (problem) {
+    turn.finish(problem, 1);
     return problem;
   }
-  turn.finish(problem, 1);
+  if (!reply.error.empty()) {
+    problem = agent_error(reply.error);
+  } else if (!read(reply.result)) {
+    problem = bad_reply("the result is malformed");
+  }
+  turn.connection().drop(reply.size);
+  turn.finish({}, 0);
   return problem;
 }
 

@@ -12,6 +12,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -67,6 +68,14 @@ class Client {
   // All in one write, decisions in the order of the queries, one deadline for all. More than kMaxBatch
   // queries are refused as the caller's mistake.
   std::vector<Decision> allow_batch(std::span<const Query> queries);
+  // As one request, which the agent decides at once: `each` by itself, or `all` or none charged. It is
+  // answered as a whole: every decision carries the problem if there is one. At most protocol::kMaxItems
+  // queries.
+  enum class Mode : std::uint8_t { each, all };
+  std::vector<Decision> allow_many(std::span<const Query> queries, Mode mode = Mode::each);
+  // Gives back what was taken; the decision is as after it. A degraded one gave nothing back, as far as is
+  // known.
+  Decision refund(const Query& query);
 
   [[nodiscard]] std::optional<Problem> ping();
   // The agent's report, or the problem. Asked on a connection of its own.
@@ -84,6 +93,12 @@ class Client {
   std::vector<Decision> ask(std::string_view method, std::span<const Query> queries);
   std::optional<Problem> exchange(Turn& turn, std::string_view method, std::span<const Query> queries,
                                   std::vector<Decision>& decisions);
+  std::optional<Problem> exchange_many(Turn& turn, std::span<const Query> queries, Mode mode,
+                                       std::vector<Decision>& decisions);
+  // Sends a request and gives its result to `read`, which says whether it is one.
+  using ReadResult = std::function<bool(std::span<const std::byte> result)>;
+  std::optional<Problem> ask_one(Turn& turn, std::uint32_t id, const protocol::ByteBuffer& request,
+                                 std::size_t cap, const ReadResult& read);
   std::optional<Problem> fetch(std::string_view method, std::size_t cap, protocol::Value& report);
   [[nodiscard]] Decision by_policy(const Problem& problem, std::chrono::microseconds probe_in) const;
 

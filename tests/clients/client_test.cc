@@ -288,3 +288,100 @@ TEST_CASE("client: what cannot be sent is the caller's mistake and costs nothing
   const std::vector<Query> many(Client::kMaxBatch + 1, Query{.limit = "api", .key = "1"});
   CHECK(client.allow_batch(many).back().problem->code == "too_large");
 }
+
+TEST_CASE("client: many are one request, answered by a decision for each in order") {
+  int requests = 0;
+  bool all_or_none = false;
+  FakeAgent agent([&](const allowd::protocol::Request& request, ByteBuffer& out) {
+    ++requests;
+    all_or_none = request.all_or_none;
+    std::vector<allowd::protocol::Decision> decisions;
+    for (const auto& item : request.items)
+      decisions.push_back(allowed_with(std::stoul(std::string(item.key))));
+    allowd::protocol::write_decisions(out, request.msgid, decisions);
+  });
+  Client client(options_for(agent));
+  const std::vector<Query> queries{{.limit = "api", .key = "3"},
+                                   {.limit = "own", .key = "1", .rate = "5/s"},
+                                   {.limit = "api", .key = "2", .cost = 7}};
+  const auto decisions = client.allow_many(queries, Client::Mode::all);
+  REQUIRE(decisions.size() == 3);
+  CHECK(decisions[0].remaining == 3);
+  CHECK(decisions[1].remaining == 1);
+  CHECK(decisions[2].remaining == 2);
+  CHECK(all_or_none);
+  CHECK(client.allow_many(queries).size() == 3);
+  CHECK_FALSE(all_or_none);
+  CHECK(client.allow_many({}).empty());
+  CHECK(requests == 2);
+  CHECK(agent.accepted == 1);
+}
+
+TEST_CASE("client: many share the fate of their one request") {
+  using allowd::protocol::ErrorCode;
+  FakeAgent agent([&](const allowd::protocol::Request& request, ByteBuffer& out) {
+    const std::string_view key = request.items.front().key;
+    if (key == "mine")
+      return allowd::protocol::write_error(out, request.msgid, ErrorCode::unknown_limit, "no");
+    if (key == "theirs")
+      return allowd::protocol::write_error(out, request.msgid, ErrorCode::overloaded, "no");
+    if (key == "few") {
+      const std::vector<allowd::protocol::Decision> one{allowed_with(1)};
+      return allowd::protocol::write_decisions(out, request.msgid, one);
+    }
+  });
+  Client client({.socket_path = agent.path, .timeout = 2s, .fail = Options::Fail::open});
+  const auto outcome = [&](std::string_view key) {
+    const auto decisions = client.allow_many(std::vector<Query>(2, Query{.limit = "api", .key = key}));
+    REQUIRE(decisions.size() == 2);
+    CHECK(decisions[0].allowed == decisions[1].allowed);
+    CHECK(decisions[1].problem.has_value());
+    return decisions[0];
+  };
+  const Decision mistake = outcome("mine");
+  CHECK_FALSE(mistake.allowed);
+  CHECK_FALSE(mistake.degraded);
+  CHECK(mistake.problem->code == "unknown_limit");
+  const Decision trouble = outcome("theirs");
+  CHECK(trouble.allowed);
+  CHECK(trouble.degraded);
+  const Decision garbage = outcome("few");
+  CHECK(garbage.degraded);
+  CHECK(garbage.remaining == 0);
+  CHECK(garbage.problem->kind == Problem::Kind::bad_reply);
+  Client hasty({.socket_path = agent.path, .timeout = 50ms, .fail = Options::Fail::closed});
+  const std::vector<Query> silence(2, Query{.limit = "api", .key = "silence"});
+  for (const Decision& decision : hasty.allow_many(silence)) {
+    CHECK_FALSE(decision.allowed);
+    CHECK(decision.problem->kind == Problem::Kind::timed_out);
+  }
+}
+
+TEST_CASE("client: many that cannot be sent are the caller's mistake and cost nothing") {
+  Client client({.socket_path = "/nonexistent/allowd.sock"});
+  const std::vector<Query> many(257, Query{.limit = "api", .key = "1"});
+  CHECK(client.allow_many(many).back().problem->code == "too_large");
+  FakeAgent agent([](const allowd::protocol::Request&, ByteBuffer&) {});
+  Client connected(options_for(agent));
+  const std::string long_key(1000, '1');
+  const auto decisions = connected.allow_many(std::vector<Query>(9, Query{.limit = "api", .key = long_key}));
+  CHECK(decisions.front().problem->code == "too_large");
+  CHECK_FALSE(decisions.front().allowed);
+}
+
+TEST_CASE("client: a refund is sent as such, and never allowed when the limit forbids it") {
+  FakeAgent agent([](const allowd::protocol::Request& request, ByteBuffer& out) {
+    using allowd::protocol::Method;
+    if (request.method != Method::refund || request.refusal) return;
+    if (request.query.limit == "api")
+      return allowd::protocol::write_decision(out, request.msgid,
+                                              allowed_with(static_cast<std::uint64_t>(request.query.cost)));
+    allowd::protocol::write_error(out, request.msgid, allowd::protocol::ErrorCode::forbidden, "no refunds");
+  });
+  Client client(options_for(agent));
+  CHECK(client.refund({.limit = "api", .key = "k", .cost = 6}).remaining == 6);
+  const Decision forbidden = client.refund({.limit = "strict", .key = "k"});
+  CHECK_FALSE(forbidden.allowed);
+  REQUIRE(forbidden.problem);
+  CHECK(forbidden.problem->code == "forbidden");
+}

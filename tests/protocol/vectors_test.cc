@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 //
 // The golden vectors of protocol/vectors, which every client replays too: bytes to meaning and back.
+#include <deque>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -114,27 +115,53 @@ TEST_CASE("vectors: every request is incomplete until its last byte") {
   }
 }
 
+// A limit as its line names it, and the strings that it borrows.
+struct OwnedLimit {
+  explicit OwnedLimit(const json& limit)
+      : name((limit.is_string() ? limit : limit.at("name")).get<std::string>()),
+        rate(limit.is_string() ? "" : limit.at("rate").get<std::string>()) {
+    if (!limit.is_string()) burst = optional_integer(limit, "burst");
+  }
+  [[nodiscard]] LimitArgument argument() const { return {name, rate, burst}; }
+
+  std::string name;
+  std::string rate;
+  std::optional<std::uint64_t> burst;
+};
+
+std::string written_many(const json& line) {
+  std::deque<OwnedLimit> limits;
+  std::deque<std::string> keys;
+  std::vector<ManyArgument::Item> items;
+  for (const json& item : line.at("items")) {
+    items.push_back({limits.emplace_back(item.at("limit")).argument(),
+                     keys.emplace_back(from_hex(item.at("key_hex").get<std::string>())),
+                     item.at("cost").get<std::uint64_t>()});
+  }
+  const auto mode = line.at("mode").get<std::string>();
+  ByteBuffer out;
+  write_many(out, line.at("msgid").get<std::uint32_t>(),
+             {.items = items, .mode = mode, .deadline_us = optional_integer(line, "deadline_us")});
+  return to_hex(out.view());
+}
+
 std::string written_request(const json& line) {
   ByteBuffer out;
   const auto msgid = line.at("msgid").get<std::uint32_t>();
   const auto method = line.at("method").get<std::string>();
+  if (line.contains("items")) return written_many(line);
   if (!line.contains("limit")) {
     write_plain_request(out, msgid, method);
     return to_hex(out.view());
   }
-  const json& limit = line.at("limit");
-  const auto name = (limit.is_string() ? limit : limit.at("name")).get<std::string>();
-  const auto rate = limit.is_string() ? std::string() : limit.at("rate").get<std::string>();
+  const OwnedLimit limit(line.at("limit"));
   const std::string key = from_hex(line.at("key_hex").get<std::string>());
-  QueryArgument query;
-  query.method = method;
-  query.limit.name = name;
-  query.limit.rate = rate;
-  if (!limit.is_string()) query.limit.burst = optional_integer(limit, "burst");
-  query.key = key;
-  query.cost = line.at("cost").get<std::uint64_t>();
-  query.deadline_us = optional_integer(line, "deadline_us");
-  write_query(out, msgid, query);
+  write_query(out, msgid,
+              {.method = method,
+               .limit = limit.argument(),
+               .key = key,
+               .cost = line.at("cost").get<std::uint64_t>(),
+               .deadline_us = optional_integer(line, "deadline_us")});
   return to_hex(out.view());
 }
 

@@ -22,6 +22,11 @@ burst = 10
 [limits.slow]
 rate = "1/day"
 burst = 3
+
+[limits.returnable]
+rate = "1/day"
+burst = 3
+refund = true
 """
 
 
@@ -101,6 +106,38 @@ def test_the_largest_batch_is_answered(client):
     assert sum(decision.allowed and not decision.degraded for decision in decisions) == 1024
 
 
+def test_many_are_decided_each_by_itself_or_all_or_none(client):
+    items = [("slow", "many", 2), ("slow", "many", 2), ({"name": "own", "rate": "1/day"}, "many", 1)]
+    assert [decision.allowed for decision in client.allow_many(items)] == [True, False, True]
+    all_or_none = [("slow", "many", 1), ("slow", "none", 4)]
+    refused = client.allow_many(all_or_none, "all")
+    assert [decision.verdict for decision in refused] == ["ok", "never"]
+    assert client.peek("slow", "many").remaining == 1, "it was not charged"
+    passed = client.allow_many([("slow", "many", 1), ("slow", "none", 3)], "all")
+    assert [(decision.allowed, decision.remaining) for decision in passed] == [(True, 0), (True, 0)]
+
+
+def test_the_most_of_many_are_answered(client):
+    decisions = client.allow_many([("api", f"many-{i}", 1) for i in range(256)])
+    assert sum(decision.allowed and not decision.degraded for decision in decisions) == 256
+
+
+def test_an_unknown_limit_among_many_charges_nothing(client):
+    with pytest.raises(allowd.AgentError) as caught:
+        client.allow_many([("slow", "mistaken", 1), ("no-such-limit", "k", 1)], "all")
+    assert caught.value.code == "unknown_limit"
+    assert client.peek("slow", "mistaken").remaining == 3
+
+
+def test_a_refund_gives_back_what_was_taken_and_no_more(client):
+    assert client.allow("returnable", "r", 3).remaining == 0
+    assert client.refund("returnable", "r", 2).remaining == 2
+    assert client.refund("returnable", "r", 2).remaining == 3
+    with pytest.raises(allowd.AgentError) as caught:
+        client.refund("slow", "r")
+    assert caught.value.code == "forbidden"
+
+
 def test_an_unknown_limit_is_the_callers_mistake(client):
     with pytest.raises(allowd.AgentError) as caught:
         client.allow("no-such-limit", "k")
@@ -144,7 +181,7 @@ def test_info_tells_of_the_agent_and_its_limits(client):
         "degraded",
         "limits",
     } <= set(info)
-    assert set(info["limits"]) == {"api", "slow"}
+    assert set(info["limits"]) == {"api", "slow", "returnable"}
     assert info["limits"]["api"]["tiers"][0][1:3] == [10, 1_000_000]
 
 

@@ -53,22 +53,24 @@ def bytes_of(vector: dict) -> bytes:
     return bytes.fromhex(vector["hex"]) + bytes.fromhex(then["hex"]) * then["times"]
 
 
+def subject_of(item: dict) -> list:
+    return [item["limit"], bytes.fromhex(item["key_hex"]).decode("utf-8"), item["cost"]]
+
+
 def test_there_are_vectors():
     assert len(REQUESTS) > 30 and len(REPLIES) > 30 and len(VIOLATIONS) > 10 and len(INCOMPLETE) > 3
 
 
 @pytest.mark.parametrize("vector", **named(REQUESTS))
 def test_a_request_is_written_like_this(vector):
-    if "key_hex" not in vector:
-        request = Request(vector["method"])
+    takes_deadline = vector.get("deadline_us") is not None
+    if "items" in vector:
+        items = [subject_of(item) for item in vector["items"]]
+        request = Request(vector["method"], [items, vector["mode"]], takes_deadline=takes_deadline)
+    elif "key_hex" in vector:
+        request = Request(vector["method"], subject_of(vector), takes_deadline=takes_deadline)
     else:
-        key = bytes.fromhex(vector["key_hex"]).decode("utf-8")
-        deadline_us = vector["deadline_us"]
-        request = Request(
-            vector["method"],
-            [vector["limit"], key, vector["cost"]],
-            takes_deadline=deadline_us is not None,
-        )
+        request = Request(vector["method"])
     assert request.encode(vector["msgid"], vector.get("deadline_us")).hex() == vector["hex"]
 
 

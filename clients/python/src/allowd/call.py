@@ -4,11 +4,34 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Callable, Dict, Generic, Iterable, List, Mapping, NoReturn, Tuple, TypeVar, Union
+from typing import (
+    Any,
+    Callable,
+    Dict,
+    Generic,
+    Iterable,
+    List,
+    Mapping,
+    NoReturn,
+    Sequence,
+    Tuple,
+    TypeVar,
+    Union,
+)
 
 from .decision import Decision
 from .errors import AllowdError, ProtocolError
-from .wire import MAX_LARGE_REPLY, MAX_REPLY, Reply, Request, read_decision, read_error, read_map, read_pong
+from .wire import (
+    MAX_LARGE_REPLY,
+    MAX_REPLY,
+    Reply,
+    Request,
+    read_decision,
+    read_decisions,
+    read_error,
+    read_map,
+    read_pong,
+)
 
 Limit = Union[str, Mapping[str, Any]]
 """A configured name, or an inline limit such as ``{"name": "checkout", "rate": "100/s", "burst": 200}``."""
@@ -16,6 +39,8 @@ Key = Union[str, bytes]
 
 MAX_BATCH = 1024
 """Items in one ``allow_batch``."""
+MAX_MANY = 256
+"""Items in one ``allow_many``."""
 
 _LARGEST_MARGIN_US = 5000
 
@@ -60,6 +85,18 @@ def batch_call(items: Iterable[Tuple[Limit, Key, int]]) -> Call[Decision]:
     return Call(requests, read_decision)
 
 
+def many_call(items: Sequence[Tuple[Limit, Key, int]], mode: str) -> Call[List[Decision]]:
+    """One request for all items, if there are any. Errors as for ``decision_call``; ValueError for more than
+    MAX_MANY items or another mode."""
+    if mode not in ("each", "all"):
+        raise ValueError(f'mode must be "each" or "all", not {mode!r}')
+    if len(items) > MAX_MANY:
+        raise ValueError(f"at most {MAX_MANY} items in one allow_many, got {len(items)}")
+    subjects = [_subject(*item) for item in items]
+    requests = [Request("allow_many", [subjects, mode], takes_deadline=True)] if subjects else []
+    return Call(requests, lambda result: read_decisions(result, len(subjects)))
+
+
 def ping_call() -> Call[bool]:
     return Call([Request("ping")], read_pong)
 
@@ -70,6 +107,10 @@ def map_call(method: str) -> Call[Dict[str, Any]]:
 
 
 def _decision_request(method: str, limit: Limit, key: Key, cost: int = 1) -> Request:
+    return Request(method, _subject(limit, key, cost), takes_deadline=method == "allow")
+
+
+def _subject(limit: Limit, key: Key, cost: int = 1) -> List[Any]:
     if isinstance(limit, Mapping):
         limit = dict(limit)
     elif not isinstance(limit, str):
@@ -78,7 +119,7 @@ def _decision_request(method: str, limit: Limit, key: Key, cost: int = 1) -> Req
         _refuse("key", "a str or bytes", key)
     if not isinstance(cost, int) or isinstance(cost, bool):
         _refuse("cost", "an int", cost)
-    return Request(method, [limit, key, cost], takes_deadline=method == "allow")
+    return [limit, key, cost]
 
 
 def _refuse(name: str, wanted: str, value: object) -> NoReturn:

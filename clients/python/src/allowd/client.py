@@ -16,6 +16,7 @@ from .call import (
     checked_policy,
     checked_timeout,
     decision_call,
+    many_call,
     map_call,
     only_answer,
     ping_call,
@@ -104,6 +105,24 @@ class Client:
         """What ``allow`` would answer now; charges nothing. Errors as for ``allow``."""
         return self._decide_one("peek", limit, key, cost, timeout, fail)
 
+    def refund(
+        self,
+        limit: Limit,
+        key: Key,
+        cost: int = 1,
+        *,
+        timeout: Optional[float] = None,
+        fail: Optional[str] = None,
+    ) -> Decision:
+        """Gives ``cost`` back to ``key``, never above full; the decision is as after it.
+
+        A degraded decision means that nothing is known to have been given back. It is not tried
+        again: it may have been.
+
+        Errors: AgentError ``forbidden`` unless the limit says ``refund = true``; others as for ``allow``.
+        """
+        return self._decide_one("refund", limit, key, cost, timeout, fail)
+
     def allow_batch(
         self,
         items: Iterable[Tuple[Limit, Key, int]],
@@ -122,6 +141,28 @@ class Client:
         policy = self._policy(fail)
         answers = self._ask(batch_call(items), timeout)
         return self._here().settle_batch(answers, policy)
+
+    def allow_many(
+        self,
+        items: Iterable[Tuple[Limit, Key, int]],
+        mode: str = "each",
+        *,
+        timeout: Optional[float] = None,
+        fail: Optional[str] = None,
+    ) -> List[Decision]:
+        """Asks for all ``(limit, key, cost)`` as one request, which the agent decides at once.
+
+        ``mode``: with ``"each"`` items are decided by themselves; with ``"all"`` they are charged if
+        all of them pass, else none is. Returns a decision per item, in order. Without an answer
+        the fail policy decides every item.
+
+        Errors: AgentError if any item is a caller's mistake, and then none was charged; ValueError
+        for more than MAX_MANY items, or another mode.
+        """
+        policy = self._policy(fail)
+        wanted = list(items)
+        answers = self._ask(many_call(wanted, mode), timeout)
+        return self._here().settle_many(answers, policy, len(wanted))
 
     # -- Questions about the agent -------------------------------------------------------------
 

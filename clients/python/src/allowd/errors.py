@@ -9,9 +9,9 @@
         |-- TimedOut            within the deadline
         `-- ProtocolError       that is a reply of allowd
 
-Decision methods (``allow``, ``peek``, ``allow_batch``) raise only an ``AgentError`` that is the
-caller's mistake; every ``Unavailable`` becomes a decision of the fail policy there. ``ping``,
-``info`` and ``stats`` raise all of them.
+Decision methods (``allow``, ``peek``, ``refund``, ``allow_batch``, ``allow_many``) raise only an
+``AgentError`` that is the caller's mistake; every ``Unavailable`` becomes a decision of the fail
+policy there. ``ping``, ``info`` and ``stats`` raise all of them.
 """
 
 from __future__ import annotations

@@ -63,6 +63,17 @@ class Process:
             raise first_error
         return [decision for decision in decisions if decision is not None]
 
+    def settle_many(
+        self, answers: Sequence[Union[List[Decision], AllowdError]], policy: str, count: int
+    ) -> List[Decision]:
+        """All by the one answer to their request; without a request there are none."""
+        for answer in answers:
+            if isinstance(answer, list):
+                self._note_answer()
+                return answer
+            return [self.settle(answer, policy) for _ in range(count)]
+        return []
+
     def _note_degraded(self, reason: Unavailable) -> None:
         with self._lock:
             self.degraded_total += 1

@@ -183,6 +183,13 @@ def read_decision(result: Any) -> Decision:
     )
 
 
+def read_decisions(result: Any, count: int) -> List[Decision]:
+    """The decisions of an ``allow_many`` of so many items."""
+    if not isinstance(result, list) or len(result) != count:
+        raise ProtocolError(f"the result is no array of {count} decisions")
+    return [read_decision(decision) for decision in result]
+
+
 def read_pong(result: Any) -> bool:
     if _text(result, "result") != "pong":
         raise ProtocolError("the answer to ping is not pong")

@@ -18,6 +18,7 @@ from ..call import (
     checked_policy,
     checked_timeout,
     decision_call,
+    many_call,
     map_call,
     only_answer,
     ping_call,
@@ -102,6 +103,26 @@ class AsyncClient:
         answers = await self._ask(decision_call("peek", limit, key, cost), timeout)
         return self._here().settle(answers[0], policy)
 
+    async def refund(
+        self,
+        limit: Limit,
+        key: Key,
+        cost: int = 1,
+        *,
+        timeout: Optional[float] = None,
+        fail: Optional[str] = None,
+    ) -> Decision:
+        """Gives ``cost`` back to ``key``, never above full; the decision is as after it.
+
+        A degraded decision means that nothing is known to have been given back. It is not tried
+        again: it may have been.
+
+        Errors: AgentError ``forbidden`` unless the limit says ``refund = true``; others as for ``allow``.
+        """
+        policy = self._policy(fail)
+        answers = await self._ask(decision_call("refund", limit, key, cost), timeout)
+        return self._here().settle(answers[0], policy)
+
     async def allow_batch(
         self,
         items: Iterable[Tuple[Limit, Key, int]],
@@ -120,6 +141,28 @@ class AsyncClient:
         policy = self._policy(fail)
         answers = await self._ask(batch_call(items), timeout)
         return self._here().settle_batch(answers, policy)
+
+    async def allow_many(
+        self,
+        items: Iterable[Tuple[Limit, Key, int]],
+        mode: str = "each",
+        *,
+        timeout: Optional[float] = None,
+        fail: Optional[str] = None,
+    ) -> List[Decision]:
+        """Asks for all ``(limit, key, cost)`` as one request, which the agent decides at once.
+
+        ``mode``: with ``"each"`` items are decided by themselves; with ``"all"`` they are charged if
+        all of them pass, else none is. Returns a decision per item, in order. Without an answer
+        the fail policy decides every item.
+
+        Errors: AgentError if any item is a caller's mistake, and then none was charged; ValueError
+        for more than MAX_MANY items, or another mode.
+        """
+        policy = self._policy(fail)
+        wanted = list(items)
+        answers = await self._ask(many_call(wanted, mode), timeout)
+        return self._here().settle_many(answers, policy, len(wanted))
 
     # -- Questions about the agent -------------------------------------------------------------
 
