@@ -13,6 +13,7 @@ import pytest
 from fake_agent import PATIENCE
 from real_agent import RealAgent, needs_the_daemon
 
+from allowd import Client
 from allowd.aio import AsyncClient
 from allowd.asgi import RateLimitMiddleware, by_path
 
@@ -44,6 +45,11 @@ burst = 2
 [limits.many]
 rate = "1/day"
 burst = 50
+
+[limits.watched]
+rate = "1/day"
+burst = 1
+shadow = true
 """
 DAY = 86_400
 
@@ -224,6 +230,21 @@ def test_a_cost_that_never_passes_says_no_time(serve):
     assert "Retry-After" not in response.headers
     assert field(response, "RateLimit")[1]["r"] == 3
     assert field(response, "RateLimit-Policy")[1]["q"] == 3
+
+
+def test_in_shadow_a_request_passes_with_the_numbers_of_its_refusal(serve, daemon):
+    http = serve(limit="watched")
+    for _ in range(3):
+        response = http.get("/")
+        assert (response.status_code, response.json()) == (200, {"text": "hello"})
+        assert field(response, "RateLimit-Policy") == ("watched", {"q": 1, "w": DAY})
+        name, parameters = field(response, "RateLimit")
+        assert (name, parameters["r"]) == ("watched", 0)
+        assert DAY - PATIENCE < parameters["t"] <= DAY
+        assert "Retry-After" not in response.headers
+    assert http.handlers.handled == 3
+    with Client(daemon.path, timeout=PATIENCE) as client:
+        assert client.stats()["decisions"]["watched"] == {"ok/local": 1, "shadow/local": 2}
 
 
 def test_the_older_fields(serve):
