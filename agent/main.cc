@@ -113,7 +113,7 @@ int serve(config::Config config, const std::string& config_path) {
   }
   loop::Loop loop;
   const auto started = loop.now();
-  stats::Registry registry;
+  stats::Registry registry(random_bits());
   decide::LimitTable limits(config, registry);
 
   // Also with Redis: limits of scope "host" are kept in it.

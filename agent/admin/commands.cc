@@ -2,6 +2,7 @@
 #include "agent/admin/commands.h"
 
 #include <algorithm>
+#include <charconv>
 #include <memory>
 
 #include "agent/config/units.h"
@@ -69,6 +70,7 @@ const std::vector<Commands::Command>& Commands::table() {
       {"ping", "", "answers pong", 0, 0, &Commands::ping},
       {"info", "", "version, store, limits, as `path: value` lines", 0, 0, &Commands::info},
       {"stats", "[json|prom]", "counters, as text, JSON or Prometheus's format", 0, 1, &Commands::stats},
+      {"top", "[N]", "the N (10, at most 100) keys asked about most, and refused most", 0, 1, &Commands::top},
       {"limits", "", "the configured limits", 0, 0, &Commands::limits},
       {"key", "LIMIT KEY", "what a key has left; charges nothing. Quote bytes as \"a\\x00b\"", 2, 2,
        &Commands::key},
@@ -119,6 +121,19 @@ void Commands::stats(const Words& arguments, store::SteadyTime, const Reply& rep
   if (arguments[0] == "json") return reply(reporter_.stats().to_json() + "\n");
   if (arguments[0] == "prom") return reply(reporter_.stats_for_prometheus());
   reply(error("bad_request", "usage: stats [json|prom]"));
+}
+
+void Commands::top(const Words& arguments, store::SteadyTime now, const Reply& reply) {
+  constexpr std::size_t kUsual = 10, kMost = 100;
+  std::size_t rows = kUsual;
+  if (!arguments.empty()) {
+    const std::string& word = arguments[0];
+    const auto [end, problem] = std::from_chars(word.data(), word.data() + word.size(), rows);
+    const bool is_number = problem == std::errc{} && end == word.data() + word.size();
+    if (!is_number || rows < 1 || rows > kMost)
+      return reply(error("bad_request", "usage: top [N], N from 1 to 100"));
+  }
+  reply(reporter_.top(rows, now));
 }
 
 void Commands::limits(const Words&, store::SteadyTime, const Reply& reply) {

@@ -46,6 +46,7 @@ class Commands {
   void ping(const Words& arguments, store::SteadyTime now, const Reply& reply);
   void info(const Words& arguments, store::SteadyTime now, const Reply& reply);
   void stats(const Words& arguments, store::SteadyTime now, const Reply& reply);
+  void top(const Words& arguments, store::SteadyTime now, const Reply& reply);
   void limits(const Words& arguments, store::SteadyTime now, const Reply& reply);
   void key(const Words& arguments, store::SteadyTime now, const Reply& reply);
   void reset(const Words& arguments, store::SteadyTime now, const Reply& reply);

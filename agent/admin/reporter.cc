@@ -42,6 +42,9 @@ Value Reporter::info(store::SteadyTime now) const {
 
 Value Reporter::stats() const { return stats::to_value(registry_); }
 std::string Reporter::stats_as_text() const { return stats::to_text(registry_); }
+std::string Reporter::top(std::size_t rows, store::SteadyTime now) const {
+  return stats::top_to_text(registry_.hot_keys(), rows, now);
+}
 std::string Reporter::stats_for_prometheus() const { return stats::to_prometheus(registry_, version_); }
 
 }  // namespace allowd::admin

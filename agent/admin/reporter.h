@@ -29,6 +29,8 @@ class Reporter {
   [[nodiscard]] protocol::Value stats() const;
   [[nodiscard]] std::string stats_as_text() const;
   [[nodiscard]] std::string stats_for_prometheus() const;
+  // The keys that are asked about and refused most.
+  [[nodiscard]] std::string top(std::size_t rows, store::SteadyTime now) const;
   // A line per server that keeps limits.
   [[nodiscard]] std::string shards() const { return store_.describe_shards(); }
 

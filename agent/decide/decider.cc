@@ -123,7 +123,8 @@ Outcome Decider::ask_limit(const LimitPtr& limit, Operation operation, const pro
     // The quickest way, for what is asked most: nothing is copied.
     store::Store& store = is_local_ ? store_ : host_;
     const store::Question question{operation, rule.definition.get(), rule.tag, query.key, query.cost, 0, {}};
-    return decided_now([&] { return by_store(*limit, rule, store.ask(question, now), Source::local); });
+    return decided_now(*limit, query.key, now,
+                       [&] { return by_store(*limit, rule, store.ask(question, now), Source::local); });
   }
   const limiter::Micros wait = query.deadline_us ? limiter::Micros{*query.deadline_us} : limit->deadline();
   return ask({limit, &rule, operation, query.cost}, query.key, wait, now, asker, msgid);
@@ -133,39 +134,42 @@ Outcome Decider::ask(const Subject& subject, std::string_view key, limiter::Micr
                      Asker& asker, std::uint64_t msgid) {
   const auto& [limit, rule, operation, cost] = subject;
   if (rule->kind != config::Override::Kind::definition) {
-    return decided_now([&] { return by_override(*limit, *rule); });
+    return decided_now(*limit, key, now, [&] { return by_override(*limit, *rule); });
   }
   wait = std::min(wait, kLongestDeadline);
   store::Question question{operation, rule->definition.get(), rule->tag, key, cost, 0, now + wait};
   if (is_kept_here(*limit)) {
     store::Store& store = is_local_ ? store_ : host_;
-    return decided_now([&] { return by_store(*limit, *rule, store.ask(question, now), Source::local); });
+    return decided_now(*limit, key, now,
+                       [&] { return by_store(*limit, *rule, store.ask(question, now), Source::local); });
   }
   if (is_decided_here(subject)) {
     // Can never pass: no trip to the store, so its true level is not known here.
     const store::Answer never{store::Answer::Status::decided, false,
                               rule->definition->apply_to_nothing(operation, cost, limiter::TimePoint{})};
-    return decided_now([&] { return by_store(*limit, *rule, never, Source::local); });
+    return decided_now(*limit, key, now, [&] { return by_store(*limit, *rule, never, Source::local); });
   }
-  if (wait.count() == 0)
-    return decided_now([&] { return by_policy(subject, store_.shard_of(question), now); });
+  if (wait.count() == 0) {
+    return decided_now(*limit, key, now,
+                       [&] { return by_policy(subject, store_.shard_of(question), now); });
+  }
   const DeadlineQueue::Slot slot = take_slot();
   question.ticket = make_ticket(slot, open_[slot].generation);
   const store::Answer answer = store_.ask(question, now);
   if (answer.status != store::Answer::Status::promised) {
     release(slot);
     const bool is_decided = answer.status == store::Answer::Status::decided;
-    return decided_now([&] {
+    return decided_now(*limit, key, now, [&] {
       return is_decided ? by_store(*limit, *rule, answer, source_of(answer))
                         : by_policy(subject, store_.shard_of(question), now);
     });
   }
   // Not before: a store may settle others while it is asked.
-  occupy(slot, subject, store_.shard_of(question), now + wait, now, asker, msgid);
+  occupy(slot, subject, question, now, asker, msgid);
   return {};
 }
 
-void Decider::occupy(DeadlineQueue::Slot slot, const Subject& subject, std::size_t shard, SteadyTime deadline,
+void Decider::occupy(DeadlineQueue::Slot slot, const Subject& subject, const store::Question& question,
                      SteadyTime now, Asker& asker, std::uint64_t msgid) {
   Open& open = open_[slot];
   open.asker = &asker;
@@ -174,10 +178,11 @@ void Decider::occupy(DeadlineQueue::Slot slot, const Subject& subject, std::size
   open.rule = subject.rule;
   open.operation = subject.operation;
   open.cost = subject.cost;
-  open.shard = shard;
+  open.shard = store_.shard_of(question);
   open.asked_at = now;
+  open.hot = registry_.hot_keys().count_query(subject.limit->label(), question.key, now);
   open.fate = Fate::delivered;
-  deadlines_.push(slot, deadline);
+  deadlines_.push(slot, question.deadline);
 }
 
 bool Decider::is_decided_here(const Subject& subject) const {
@@ -215,7 +220,7 @@ bool Decider::ask_together(std::span<const std::pair<Subject, std::string_view>>
     return false;
   }
   for (std::size_t i = 0; i < questions.size(); ++i)
-    occupy(slots[i], questions[i].first, store_.shard_of(asked[i]), deadline, now, asker, i);
+    occupy(slots[i], questions[i].first, asked[i], now, asker, i);
   return true;
 }
 
@@ -279,7 +284,7 @@ store::AnswerSink::Fate Decider::on_answer(std::uint64_t ticket, const store::An
                             : by_policy({limit, open.rule, open.operation, open.cost}, open.shard, now);
   Asker& asker = *open.asker;
   const std::uint64_t msgid = open.msgid;
-  registry_.latency(decision.source).record((now - open.asked_at).count());
+  decided_later(decision, open, now);
   deadlines_.remove(slot);
   release(slot);
   asker.on_decision(msgid, decision);
@@ -302,7 +307,7 @@ void Decider::expire_next(SteadyTime now) {
   const auto decision = by_policy({open.limit, open.rule, open.operation, open.cost}, open.shard, now);
   open.fate = decision.allowed ? Fate::allowed_meanwhile : Fate::refused_meanwhile;
   ++expired_total_;
-  registry_.latency(decision.source).record((now - open.asked_at).count());
+  decided_later(decision, open, now);
   const std::uint64_t msgid = open.msgid;
   std::exchange(open.asker, nullptr)->on_decision(msgid, decision);
 }
@@ -364,6 +369,11 @@ protocol::Decision Decider::by_override(const Limit& limit, const Rule& rule) {
   }
   rule.decisions.front()->add(decision.verdict, decision.source);
   return decision;
+}
+
+void Decider::decided_later(const protocol::Decision& decision, const Open& open, SteadyTime now) {
+  registry_.latency(decision.source).record((now - open.asked_at).count());
+  if (is_refusal(decision)) registry_.hot_keys().count_refusal(open.limit->label(), open.hot, now);
 }
 
 void Decider::collect(std::vector<stats::Metric>& metrics) const {

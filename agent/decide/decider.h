@@ -121,6 +121,7 @@ class Decider final : private store::AnswerSink, public stats::MetricSource {
     limiter::Operation operation = limiter::Operation::take;
     SteadyTime asked_at{};
     std::size_t shard = 0;  // of the key
+    stats::HotKeys::Asked hot;
     std::uint32_t generation = 0;
     Fate fate = Fate::delivered;  // what it was told, if it was answered before the store did
   };
@@ -132,7 +133,7 @@ class Decider final : private store::AnswerSink, public stats::MetricSource {
                     SteadyTime now, Asker& asker, std::uint64_t msgid);
   [[nodiscard]] bool is_kept_here(const Limit& limit) const { return is_local_ || limit.is_host_wide(); }
   // A question has been put to the store under this slot's ticket.
-  void occupy(DeadlineQueue::Slot slot, const Subject& subject, std::size_t shard, SteadyTime deadline,
+  void occupy(DeadlineQueue::Slot slot, const Subject& subject, const store::Question& question,
               SteadyTime now, Asker& asker, std::uint64_t msgid);
   Outcome unknown_limit(std::string_view name);
   [[nodiscard]] DeadlineQueue::Slot take_slot();
@@ -143,13 +144,19 @@ class Decider final : private store::AnswerSink, public stats::MetricSource {
                               protocol::Source source);
   protocol::Decision by_policy(const Subject& subject, std::size_t shard, SteadyTime now);
   protocol::Decision by_override(const Limit& limit, const Rule& rule);
+  // Also what a limit in shadow would refuse.
+  [[nodiscard]] static bool is_refusal(const protocol::Decision& decision) {
+    return decision.verdict != protocol::Verdict::ok;
+  }
   // What `decide` makes, as the answer to a query that arrived in this turn.
   template <class Decide>
-  Outcome decided_now(Decide decide) {
+  Outcome decided_now(const Limit& limit, std::string_view key, SteadyTime now, Decide decide) {
     Outcome outcome{Outcome::Kind::decided, decide()};
     ++decided_this_turn_[static_cast<std::size_t>(outcome.decision.source)];
+    registry_.hot_keys().count(limit.label(), key, is_refusal(outcome.decision), now);
     return outcome;
   }
+  void decided_later(const protocol::Decision& decision, const Open& open, SteadyTime now);
   void expire_next(SteadyTime now);
 
   // So many names of unknown limits are logged.

@@ -14,6 +14,11 @@ namespace {
 constexpr std::string_view kInline = "inline";
 constexpr std::string_view kDefault = "default";
 
+// An application's limit is another one than the config's of that name, hence the kind, as of make_limit_tag.
+stats::LimitLabel make_label(char kind, const std::string& name) {
+  return {XXH3_64bits_withSeed(name.data(), name.size(), static_cast<unsigned char>(kind)), name};
+}
+
 }  // namespace
 
 std::size_t NameHash::operator()(std::string_view text) const {
@@ -22,6 +27,7 @@ std::size_t NameHash::operator()(std::string_view text) const {
 
 Limit::Limit(const config::LimitConfig& config, stats::Registry& registry)
     : name_(config.name),
+      label_(make_label('n', name_)),
       base_(make_rule(config.definition, registry)),
       is_host_wide_(config.is_host_wide),
       may_refund_(config.may_refund),
@@ -38,7 +44,10 @@ Limit::Limit(const config::LimitConfig& config, stats::Registry& registry)
 
 Limit::Limit(std::string name, limiter::DefinitionPtr definition, limiter::Micros deadline,
              stats::Registry& registry)
-    : name_(std::move(name)), deadline_(deadline), overflows_(&registry.decisions_of(kInline, "overflow")) {
+    : name_(std::move(name)),
+      label_(make_label('i', name_)),
+      deadline_(deadline),
+      overflows_(&registry.decisions_of(kInline, "overflow")) {
   base_.tag = store::make_limit_tag('i', name_, definition->state_kind());
   base_.decisions.assign(definition->tiers().size(), &registry.decisions_of(kInline, ""));
   base_.definition = std::move(definition);

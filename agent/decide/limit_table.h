@@ -58,6 +58,8 @@ class Limit {
   [[nodiscard]] bool has_plan(std::string_view plan) const { return plans_.contains(plan); }
 
   [[nodiscard]] const std::string& name() const { return name_; }
+  // What its keys are counted under.
+  [[nodiscard]] const stats::LimitLabel& label() const { return label_; }
   [[nodiscard]] const Rule& base() const { return base_; }
   [[nodiscard]] bool is_host_wide() const { return is_host_wide_; }
   [[nodiscard]] bool may_refund() const { return may_refund_; }
@@ -81,6 +83,7 @@ class Limit {
 
   std::string name_;
   std::vector<KeptAs> kept_as_;
+  stats::LimitLabel label_;
   Rule base_;
   Map<Rule> exact_;
   std::vector<std::pair<std::string, Rule>> prefixes_;  // the longest first

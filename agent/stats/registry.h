@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "agent/stats/histogram.h"
+#include "agent/stats/hot_keys.h"
 #include "agent/stats/metric.h"
 #include "protocol/decision.h"
 
@@ -43,6 +44,9 @@ class DecisionCounters {
 
 class Registry {
  public:
+  // `seed`: see HotKeys. Only tests do without a random one.
+  explicit Registry(std::uint64_t seed = 0) : hot_keys_(seed) {}
+
   // The counters of that limit and tier, made on first use. Labels must come from the config, never from
   // keys.
   DecisionCounters& decisions_of(std::string_view limit, std::string_view tier);
@@ -50,6 +54,10 @@ class Registry {
   [[nodiscard]] Histogram& latency(protocol::Source source) {
     return latency_[static_cast<std::size_t>(source)];
   }
+
+  // Which keys are asked about and refused most.
+  [[nodiscard]] HotKeys& hot_keys() { return hot_keys_; }
+  [[nodiscard]] const HotKeys& hot_keys() const { return hot_keys_; }
 
   void add_source(const MetricSource& source) { sources_.push_back(&source); }
 
@@ -64,6 +72,7 @@ class Registry {
   std::deque<DecisionCounters> decisions_;  // never move: others keep references
   std::map<std::pair<std::string, std::string>, DecisionCounters*> by_label_;
   std::array<Histogram, protocol::kSources> latency_;
+  HotKeys hot_keys_;
   std::vector<const MetricSource*> sources_;
 };
 

@@ -140,6 +140,25 @@ std::string to_prometheus(const Registry& registry, std::string_view version) {
   return out;
 }
 
+std::string top_to_text(const HotKeys& hot_keys, std::size_t rows, HotKeys::Time now) {
+  const auto name = [](const KeptName& kept) {
+    return protocol::quoted(kept.kept()) + (kept.is_cut() ? "..." : "");
+  };
+  std::string out;
+  for (const HotKeys::By by : {HotKeys::By::queries, HotKeys::By::refusals}) {
+    const HotKeys::Report report = hot_keys.report(by, rows, now);
+    const std::string what = by == HotKeys::By::queries ? "queries" : "refusals";
+    const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(report.span).count();
+    out += "# " + what + " error limit key (" + std::to_string(report.total) + " " + what + " in " +
+           std::to_string(seconds) + " s; no error is above " + std::to_string(report.bound) + ")\n";
+    for (const HotKeys::Row& row : report.rows) {
+      out += std::to_string(row.count) + " " + std::to_string(row.error) + " " + name(row.limit) + " " +
+             name(row.key) + "\n";
+    }
+  }
+  return out;
+}
+
 std::string to_text(const Registry& registry) {
   std::string out;
   for (const DecisionCounters& counters : registry.decisions()) {

@@ -18,6 +18,9 @@ namespace allowd::stats {
 // Prometheus's text format 0.0.4: names begin with allowd_, times are seconds.
 [[nodiscard]] std::string to_prometheus(const Registry& registry, std::string_view version);
 
+// The hottest keys, by queries and by refusals: a heading and a line each. Names that were cut end in dots.
+[[nodiscard]] std::string top_to_text(const HotKeys& hot_keys, std::size_t rows, HotKeys::Time now);
+
 // One `name value` line each.
 [[nodiscard]] std::string to_text(const Registry& registry);
 

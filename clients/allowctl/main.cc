@@ -104,6 +104,7 @@ int run(int argc, char** argv) {
       "  allowctl peek api tenant-42                  the same for a configured limit, charging nothing\n"
       "  allowctl stats                               what the agent has decided\n"
       "  allowctl stats prom                          the same for Prometheus\n"
+      "  allowctl top                                 which keys are asked about and refused most\n"
       "  allowctl bench --rate 1000000/s -c 8 -d 16   how fast it answers\n\n"
       "Exit codes: 0 allowed (or done), 1 denied, 2 usage, 3 no agent, 4 timed out, 5 the agent answered an "
       "error.\n"};
@@ -138,6 +139,9 @@ int run(int argc, char** argv) {
   stats->add_option("FORM", stats_form, "json or prom")->check(CLI::IsMember({"json", "prom"}));
   stats->add_flag("--json", as_json, "as JSON");
 
+  unsigned top_rows = 10;
+  auto* top = app.add_subcommand("top", "The keys asked about most, and refused most (admin socket)");
+  top->add_option("N", top_rows, "how many of each")->check(CLI::Range(1, 100))->capture_default_str();
   auto* limits = app.add_subcommand("limits", "The configured limits (admin socket)");
   std::string key_limit, key_name;
   auto* key = app.add_subcommand("key", "What a key has left (admin socket)");
@@ -176,6 +180,7 @@ int run(int argc, char** argv) {
     return stats_form == "prom" ? admin("stats prom")
                                 : run_report(client, "stats", as_json || stats_form == "json");
   }
+  if (top->parsed()) return admin("top " + std::to_string(top_rows));
   if (limits->parsed()) return admin("limits");
   if (shards->parsed()) return admin("shards");
   if (reload->parsed()) return admin("reload");

@@ -86,16 +86,16 @@ TEST_CASE("admin commands: help names every command, and every command that it n
     const auto answer = scene.run(names.back());
     if (answer) CHECK_FALSE(answer->starts_with("error: unknown_command"));
   }
-  CHECK(names == std::vector<std::string>{"help", "ping", "info", "stats", "limits", "key", "reset", "shards",
-                                          "reload"});
+  CHECK(names == std::vector<std::string>{"help", "ping", "info", "stats", "top", "limits", "key", "reset",
+                                          "shards", "reload"});
 }
 
 TEST_CASE("admin commands: no answer contains an empty line") {
   Scene scene;
   scene.fake.mode = FakeStore::Mode::grant;
-  for (const char* line :
-       {"help", "ping", "info", "stats", "stats json", "stats prom", "limits", "key api user-1", "key api",
-        "nothing", "", "\"", "key api \"a\\x0a\\x0ab\"", "key \"\\x0a\\x0a\" k"}) {
+  for (const char* line : {"help", "ping", "info", "stats", "stats json", "stats prom", "top", "top 1",
+                           "limits", "key api user-1", "key api", "nothing", "", "\"",
+                           "key api \"a\\x0a\\x0ab\"", "key \"\\x0a\\x0a\" k"}) {
     CAPTURE(line);
     const auto answer = scene.run(line);
     REQUIRE(answer.has_value());
@@ -114,6 +114,13 @@ TEST_CASE("admin commands: what cannot be run is one line that says why") {
       {"ping now", "error: bad_request: usage: ping \n"},
       {"stats xml", "error: bad_request: usage: stats [json|prom]\n"},
       {"stats json prom", "error: bad_request: usage: stats [json|prom]\n"},
+      {"top 0", "error: bad_request: usage: top [N], N from 1 to 100\n"},
+      {"top 101", "error: bad_request: usage: top [N], N from 1 to 100\n"},
+      {"top -1", "error: bad_request: usage: top [N], N from 1 to 100\n"},
+      {"top 5x", "error: bad_request: usage: top [N], N from 1 to 100\n"},
+      {"top \"\"", "error: bad_request: usage: top [N], N from 1 to 100\n"},
+      {"top 99999999999999999999", "error: bad_request: usage: top [N], N from 1 to 100\n"},
+      {"top 5 5", "error: bad_request: usage: top [N]\n"},
       {"key", "error: bad_request: usage: key LIMIT KEY\n"},
       {"key api", "error: bad_request: usage: key LIMIT KEY\n"},
       {"key api a b", "error: bad_request: usage: key LIMIT KEY\n"},
@@ -182,6 +189,40 @@ TEST_CASE("admin commands: stats come as text, JSON and Prometheus's format") {
   CHECK(prometheus.problem().empty());
   CHECK(prometheus.samples().at("allowd_fake_questions") == 1);
   CHECK(prometheus.samples().contains("allowd_build_info{version=\"0.1.0\"}"));
+}
+
+TEST_CASE("admin commands: top shows the keys asked about most and refused most, quoted") {
+  Scene scene;
+  CHECK(scene.run("top") ==
+        "# queries error limit key (0 queries in 0 s; no error is above 0)\n"
+        "# refusals error limit key (0 refusals in 0 s; no error is above 0)\n");
+  scene.fake.mode = FakeStore::Mode::grant;
+  for (int i = 0; i < 3; ++i) REQUIRE(scene.run("key api \"a\\x0a\\x0ab\"").has_value());
+  REQUIRE(scene.run("key \"my \\\"own\\\" \\xc3\\xa9\" " + std::string(1024, 'k')).has_value());
+  CHECK(scene.run("top") ==
+        "# queries error limit key (4 queries in 0 s; no error is above 0)\n"
+        "3 0 \"api\" \"a\\x0a\\x0ab\"\n"
+        "1 0 \"my \\\"own\\\" \\xc3\\xa9\" \"" +
+            std::string(64, 'k') +
+            "\"...\n"
+            "# refusals error limit key (0 refusals in 0 s; no error is above 0)\n");
+  CHECK(scene.run("top 1")->find("kkk") == std::string::npos);
+}
+
+TEST_CASE("admin commands: top counts a query when it is asked and its refusal when it is decided") {
+  Scene scene;
+  const std::string limit = "\"my \\\"own\\\" \\xc3\\xa9\"";  // its policy denies
+  CHECK_FALSE(scene.run("key " + limit + " k").has_value());
+  CHECK(scene.run("top")->ends_with("# refusals error limit key (0 refusals in 0 s; no error is above 0)\n"));
+  scene.decider.expire(at(101s));
+  CHECK(scene.run("top") ==
+        "# queries error limit key (1 queries in 0 s; no error is above 0)\n"
+        "1 0 " +
+            limit +
+            " \"k\"\n"
+            "# refusals error limit key (1 refusals in 0 s; no error is above 0)\n"
+            "1 0 " +
+            limit + " \"k\"\n");
 }
 
 TEST_CASE("admin commands: key peeks, and shows limit and key quoted") {

@@ -30,7 +30,7 @@ burst = 3
 ODD = 'odd "name" \\ {x="y"} é'
 QUOTED_ODD = r'"odd \"name\" \\ {x=\"y\"} \xc3\xa9"'
 HOUR = 3_600_000_000  # µs
-COMMANDS = ["help", "ping", "info", "stats", "limits", "key", "reset", "shards", "reload"]
+COMMANDS = ["help", "ping", "info", "stats", "top", "limits", "key", "reset", "shards", "reload"]
 
 
 @pytest.fixture(scope="module")
@@ -144,7 +144,7 @@ def test_a_command_may_arrive_in_pieces_and_end_with_crlf(agent: Agent) -> None:
 
 def test_no_answer_contains_an_empty_line(agent: Agent) -> None:
     with AdminClient(agent.admin_path) as admin:
-        for command in ("help", "ping", "info", "stats", "stats json", "stats prom", "limits", "key api k", "oops"):
+        for command in ("help", "ping", "info", "stats", "stats json", "stats prom", "top", "limits", "key api k", "oops"):
             answer = admin.ask(command)
             assert answer.endswith("\n")
             assert all(line.strip() for line in answer.splitlines()), f"{command}: {answer!r}"
