@@ -201,5 +201,24 @@ TEST_CASE("many: a failing store leaves each to its policy, and nothing is given
   for (const auto& asked : store.asked) CHECK(asked.operation != Operation::refund);
 }
 
+TEST_CASE("many: each item asked together counts among the hot keys, and so does its late refusal") {
+  FakeStore store;
+  store.can_ask_together = true;
+  Scene scene(store);
+  CHECK(scene.start({item("user", "a"), item("ip", "b")}) == Kind::deferred);
+  const auto keys = [&](stats::HotKeys::By by) {
+    std::string all;
+    for (const auto& row : scene.registry.hot_keys().report(by, 10, at(2s)).rows)
+      all += std::string(row.limit.kept()) + " " + std::string(row.key.kept()) + " " +
+             std::to_string(row.count) + ", ";
+    return all;
+  };
+  CHECK(keys(stats::HotKeys::By::queries) == "ip b 1, user a 1, ");
+  CHECK(keys(stats::HotKeys::By::refusals).empty());
+  scene.decider.expire(at(2s));
+  CHECK(keys(stats::HotKeys::By::queries) == "ip b 1, user a 1, ");
+  CHECK(keys(stats::HotKeys::By::refusals) == "ip b 1, user a 1, ");
+}
+
 }  // namespace
 }  // namespace allowd::decide
