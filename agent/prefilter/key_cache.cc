@@ -43,9 +43,28 @@ KnownKey* KeyCache::insert(const store::KeyHash& hash) {
   } else {
     ++dropped_;
   }
+  if (chosen->level.more != 0) free_tiers_.push_back(chosen->level.more);
   *chosen = KnownKey{};
   chosen->tag = tag_of(hash);
   return chosen;
+}
+
+void KeyCache::set_level(KnownKey& key, const Level& level, std::span<const limiter::TierState> states) {
+  const std::uint32_t before = key.level.more;
+  key.level = level;
+  key.level.more = before;
+  if (level.kind != Level::Kind::tier || states.size() < 2) return;
+  if (before == 0 && free_tiers_.empty()) {
+    if (tiers_.size() > capacity() / kKeysPerTiers) return;
+    free_tiers_.push_back(static_cast<std::uint32_t>(tiers_.size()));
+    tiers_.emplace_back();
+  }
+  if (before == 0) {
+    key.level.more = free_tiers_.back();
+    free_tiers_.pop_back();
+  }
+  std::copy(states.begin(), states.end(), tiers_[key.level.more].begin());
+  key.level.kind = Level::Kind::tiers;
 }
 
 }  // namespace allowd::prefilter

@@ -6,11 +6,16 @@
 //
 // The table is zeroed memory that the kernel hands out page by page as keys arrive: it never has to grow.
 //
-// Entries with a queue stay until it is gone.
+// Entries with a queue stay until it is gone. The states of several tiers are kept beside the table, for as
+// many keys as have room there.
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <deque>
 #include <memory>
+#include <span>
+#include <vector>
 
 #include "agent/prefilter/level.h"
 #include "agent/store/key_hash.h"
@@ -42,6 +47,14 @@ class KeyCache {
   // An entry for a key that has none, fresh but for its tag; null: all of its set have queues.
   [[nodiscard]] KnownKey* insert(const store::KeyHash& hash);
 
+  // The states of all tiers, of a level of kind `tiers`; empty for others.
+  [[nodiscard]] std::span<const limiter::TierState> tiers_of(const KnownKey& key) const {
+    if (key.level.kind != Level::Kind::tiers) return {};
+    return tiers_[key.level.more];
+  }
+  // Makes `level` the key's, with all tiers' states if there are several and there is room for them.
+  void set_level(KnownKey& key, const Level& level, std::span<const limiter::TierState> states);
+
   [[nodiscard]] std::size_t capacity() const { return kWays * (mask_ + 1); }
   [[nodiscard]] std::size_t size() const { return size_; }
   [[nodiscard]] std::uint64_t dropped() const { return dropped_; }
@@ -59,7 +72,12 @@ class KeyCache {
     return hash.high != 0 ? hash.high : 1;
   }
 
+  using Tiers = std::array<limiter::TierState, limiter::Definition::kMaxTiers>;
+  static constexpr std::size_t kKeysPerTiers = 4;
+
   std::size_t mask_;
+  std::deque<Tiers> tiers_{1};  // the first is nobody's
+  std::vector<std::uint32_t> free_tiers_;
   std::size_t size_ = 0;
   std::uint64_t dropped_ = 0;
   std::unique_ptr<KnownKey[], Free> entries_;

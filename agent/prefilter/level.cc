@@ -40,12 +40,9 @@ Level learn(const Definition& definition, const Decision& decision,
   Level level;
   level.at = at;
   level.tier = decision.tier;
-  const Tier& tier = definition.tiers()[decision.tier];
-  if (tier.shadow) return level;  // what only watches refuses nobody
   switch (definition.shape()) {
     case Definition::Shape::bucket:
     case Definition::Shape::tiers:
-      if (!states[decision.tier].exists()) break;
       level.kind = Level::Kind::tier;
       level.state = states[decision.tier];
       break;
@@ -62,29 +59,39 @@ Level learn(const Definition& definition, const Decision& decision,
   return level;
 }
 
-std::optional<Decision> refuse(const Definition& definition, const Level& level, std::int64_t cost,
-                               TimePoint now, Micros uncertainty) {
-  if (level.kind == Level::Kind::unknown) return std::nullopt;
-  const Tier& tier = definition.tiers()[level.tier];
-  const TimePoint latest = now + slack(tier, uncertainty);
+std::optional<Decision> refuse(const Definition& definition, const Level& level,
+                               std::span<const limiter::TierState> all, std::int64_t cost, TimePoint now,
+                               Micros uncertainty) {
   std::optional<Decision> refusal;
-  if (level.kind == Level::Kind::tier) {
-    limiter::TierState state = level.state;
-    refusal = tier.apply(state, limiter::Operation::peek, cost, latest);
-    if (refusal->verdict != Verdict::limited) return std::nullopt;
-  } else {
-    if (latest >= level.state.at || level.state.used + cost <= tier.capacity()) return std::nullopt;
-    const Micros left = level.state.at - latest;
-    refusal = Decision{.verdict = Verdict::limited,
-                       .capacity = tier.capacity(),
-                       .remaining = tier.capacity() - level.state.used,
-                       .retry_after = left,
-                       .reset_after = left,
-                       .window = tier.window(),
-                       .more_after = left};
+  const auto ask_tier = [&](std::size_t index, limiter::TierState state) {
+    const Tier& tier = definition.tiers()[index];
+    if (tier.shadow) return;  // what only watches refuses nobody
+    Decision decision = tier.apply(state, limiter::Operation::peek, cost, now + slack(tier, uncertainty));
+    if (decision.verdict != Verdict::limited) return;
+    decision.tier = static_cast<std::uint8_t>(index);
+    if (!refusal || decision.retry_after > refusal->retry_after) refusal = decision;
+  };
+  switch (level.kind) {
+    case Level::Kind::unknown: break;
+    case Level::Kind::tier: ask_tier(level.tier, level.state); break;
+    case Level::Kind::tiers:
+      for (std::size_t i = 0; i < definition.tiers().size(); ++i) ask_tier(i, all[i]);
+      break;
+    case Level::Kind::until: {
+      const Tier& tier = definition.tiers()[level.tier];
+      const Micros left = level.state.at - now - slack(tier, uncertainty);
+      if (left.count() <= 0 || level.state.used + cost <= tier.capacity()) break;
+      refusal = Decision{.verdict = Verdict::limited,
+                         .capacity = tier.capacity(),
+                         .remaining = tier.capacity() - level.state.used,
+                         .retry_after = left,
+                         .reset_after = left,
+                         .window = tier.window(),
+                         .more_after = left};
+      break;
+    }
   }
-  refusal->tier = level.tier;
-  definition.judge(*refusal);
+  if (refusal) definition.judge(*refusal);
   return refusal;
 }
 

@@ -28,24 +28,30 @@ struct Level {
   enum class Kind : std::uint8_t {
     unknown,
     tier,   // `state` is that of the deciding tier
+    tiers,  // all tiers' states are kept elsewhere
     until,  // state.used permits are in use until state.at at least
   };
 
   limiter::TierState state;
   limiter::TimePoint at{};  // when the store said so
   Kind kind = Kind::unknown;
-  std::uint8_t tier = 0;  // that decided
+  std::uint8_t tier = 0;   // that decided
+  std::uint32_t more = 0;  // where the states of all tiers are kept; 0: nowhere
 };
 
 // From `decision`, the last that the store made at `at`, after which its tiers stood at `states` (shapes
-// bucket and tiers).
+// bucket and tiers). Of several tiers it is the level of the deciding one, all that can refuse if the others
+// are not kept.
 [[nodiscard]] Level learn(const limiter::Definition& definition, const limiter::Decision& decision,
                           std::span<const limiter::TierState> states, limiter::TimePoint at);
 
 // The refusal that the store would give at `now`, with waits that are not too long; none if it might pass.
+// `all` are the states of a level of kind `tiers`.
 [[nodiscard]] std::optional<limiter::Decision> refuse(const limiter::Definition& definition,
-                                                      const Level& level, std::int64_t cost,
-                                                      limiter::TimePoint now, limiter::Micros uncertainty);
+                                                      const Level& level,
+                                                      std::span<const limiter::TierState> all,
+                                                      std::int64_t cost, limiter::TimePoint now,
+                                                      limiter::Micros uncertainty);
 
 // How long one permit of the tier takes to come back, at least 1 µs.
 [[nodiscard]] limiter::Micros refill_interval(const limiter::Tier& tier);

@@ -91,7 +91,8 @@ std::optional<Decision> Prefilter::refusal(const KnownKey& key, const Definition
   const auto& time = time_of(key.shard, now);
   if (!time || time->epoch != key.epoch || key.definition != definition.digest()) return std::nullopt;
   if (time->now - key.level.at >= trust_) return std::nullopt;
-  auto found = prefilter::refuse(definition, key.level, cost, time->now, time->uncertainty);
+  auto found =
+      prefilter::refuse(definition, key.level, keys_.tiers_of(key), cost, time->now, time->uncertainty);
   const Micros held = key.level.at + Micros{key.held_us} - time->now;
   if (held.count() <= 0 || cost < key.held_cost) return found;
   if (!found) {
@@ -240,7 +241,8 @@ bool Prefilter::bound_says_yes(const Queue& queue, SteadyTime now) {
   // With certain clocks: what only their error lets through says nothing about others.
   return std::all_of(queue.asked.begin(), queue.asked.end(), [&](const Waiter& waiter) {
     return key->definition == waiter.definition->digest() &&
-           !prefilter::refuse(*waiter.definition, key->level, waiter.cost, time->now, Micros{0});
+           !prefilter::refuse(*waiter.definition, key->level, keys_.tiers_of(*key), waiter.cost, time->now,
+                              Micros{0});
   });
 }
 
@@ -374,7 +376,7 @@ void Prefilter::learn(const Queue& queue, const Definition& definition, const De
   // What was asked before and comes after is old news.
   if (key->epoch == queue.epoch && at < key->level.at) return;
   if (key->definition != definition.digest()) key->vain_questions = 0;
-  key->level = prefilter::learn(definition, decision, states, at);
+  keys_.set_level(*key, prefilter::learn(definition, decision, states, at), states);
   key->definition = definition.digest();
   key->epoch = queue.epoch;
   key->held_us = 0;

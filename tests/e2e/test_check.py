@@ -25,6 +25,10 @@ url = "redis://user:s3cr3t@db.example:6380/3"
 prefix = "mine"
 reconnect_max = "750ms"
 
+[prefilter]
+trust = "2s"
+hold = "50ms"
+
 [limits.api]
 algorithm = "token_bucket"
 rate = "1000/day"
@@ -53,6 +57,7 @@ def test_the_effective_config_is_printed_with_every_default(rack: Rack) -> None:
             "deadline": "20ms",
             "shadow": False,
         },
+        "prefilter": {"trust": "1s", "hold": "100ms"},
         "limits": {
             "api": {
                 "algorithm": "token_bucket",

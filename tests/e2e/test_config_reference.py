@@ -28,6 +28,9 @@ shadow = true
 url = "redis://u:p@h:1/2"
 prefix = "p"
 reconnect_max = "3s"
+[prefilter]
+trust = "3s"
+hold = "2s"
 [limits.NAME]
 rate = "5/10s"
 burst = 6
@@ -82,12 +85,14 @@ def test_every_key_that_the_agent_has_is_documented_and_the_reverse(tmp_path: Pa
     reference = documented()
     assert set(effective["agent"]) == set(reference["agent"])
     assert set(effective["redis"]) | set(check(tmp_path, OTHERWISE)["redis"]) == set(reference["redis"])
+    assert set(effective["prefilter"]) == set(reference["prefilter"])
     assert set().union(*effective["limits"].values()) == set(reference["limits.NAME"])
 
 
 def test_the_documented_defaults_are_the_agents(tmp_path: Path) -> None:
     effective = check(tmp_path, '[redis]\nurl = "redis://h"\n[limits.NAME]\nrate = "5/s"\n')
-    tables = {"agent": effective["agent"], "redis": effective["redis"], "limits.NAME": effective["limits"]["NAME"]}
+    tables = {name: effective[name] for name in ("agent", "redis", "prefilter")}
+    tables["limits.NAME"] = effective["limits"]["NAME"]
     compared = 0
     for section, keys in documented().items():
         for key, default in keys.items():

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from daemon import Agent, Rack
+from daemon import ASK_ALWAYS, Agent, Rack
 from processes import wait_until
 from redis_server import RedisServer
 from rpc import Client, Decision, Refused
@@ -83,7 +83,7 @@ algorithm = "{algorithm}"
 
 
 def started(rack: Rack, limits: str, store: str, redis: RedisServer, **tables: str) -> Agent:
-    agent = rack.start(limits, redis=redis.config() if store == "redis" else "", **tables)
+    agent = rack.start(limits, redis=redis.config() + ASK_ALWAYS if store == "redis" else "", **tables)
     wait_until(lambda: not agent.ask("info")["degraded"], "it has found its store")
     return agent
 

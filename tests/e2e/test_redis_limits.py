@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from daemon import Agent, Rack
+from daemon import ASK_ALWAYS, Agent, Rack, is_sanitized
 from processes import wait_until
 from redis_server import RedisServer
 from rpc import AdminClient, Client, Decision, request
@@ -55,7 +55,7 @@ SCRIPTED = [name for name in KINDS if name != "counter"]
 
 
 def started(rack: Rack, redis: str, limits: str = LIMITS) -> Agent:
-    agent = rack.start(limits, redis=redis)
+    agent = rack.start(limits, redis=redis + ASK_ALWAYS if redis else "")
     wait_until(lambda: not agent.ask("info")["degraded"], "it has found its Redis")
     return agent
 
@@ -538,12 +538,12 @@ def test_reset_forgets_what_a_key_has_used_under_every_kind_of_its_limit(rack: R
     }
     overrides = "\noverrides = { l = { rate = \"1/h\", algorithm = \"sliding_log\" }, c = { rate = \"1/h\", algorithm = \"counter\" } }"
     for number, kind in enumerate(kinds.values(), 1):
-        agent = rack.start(f"[limits.api]\n{kind}{overrides}", redis=redis.config())
+        agent = rack.start(f"[limits.api]\n{kind}{overrides}", redis=redis.config() + ASK_ALWAYS)
         with agent.connect() as client:
             for key in ("k", "bystander"):
                 assert client.allow("api", key, 10, deadline_us=5_000_000).remaining == 0
         assert len(redis.keys()) == 2 * number, "a kind of state has a key of its own"
-    agent = rack.start(f"[limits.api]\n{kinds['bucket']}{overrides}", redis=redis.config())
+    agent = rack.start(f"[limits.api]\n{kinds['bucket']}{overrides}", redis=redis.config() + ASK_ALWAYS)
     wait_until(lambda: agent.metric("redis_up") == 1, "it has its Redis")
     assert agent.admin("reset api k") == "reset\n"
     assert [key.split(b":")[-1] for key in redis.keys()] == [b"bystander"] * 4
@@ -588,7 +588,7 @@ def test_an_end_amid_a_reset_is_a_clean_one(rack: Rack, redis: RedisServer) -> N
 
 # Many at once
 
-ROUNDS = 20 if IS_LONG else 3
+ROUNDS = 20 if IS_LONG or not is_sanitized() else 4
 CALLERS = 64
 EACH = 32  # queries of a caller: twice what there is, together
 THOUSAND = {
@@ -605,8 +605,9 @@ THOUSAND = {
 @pytest.fixture(scope="module")
 def fleet(shared_rack: Rack, shared_redis: RedisServer) -> list[Agent]:
     # Nothing comes late here: what comes late is given back, and somebody else may have been refused meanwhile.
-    limits = "\n".join(f"[limits.{name}]\n{text}\n{PATIENT}" for name, text in THOUSAND.items())
-    return [started(shared_rack, shared_redis.config(prefix="fleet"), limits) for _ in range(4)]
+    policy = 'deadline = "1s"\non_failure = "deny"'
+    limits = "\n".join(f"[limits.{name}]\n{text}\n{policy}" for name, text in THOUSAND.items())
+    return [shared_rack.start(limits, redis=shared_redis.config(prefix="fleet")) for _ in range(4)]
 
 
 def ask_together(fleet: list[Agent], limit: str, key: str) -> list[Decision]:
@@ -636,14 +637,15 @@ def test_callers_of_four_agents_together_get_exactly_what_there_is(
 ) -> None:
     decisions = ask_together(fleet, limit, f"round {round_number} {time.monotonic_ns()}")
     assert len(decisions) == CALLERS * EACH
-    assert {decision.source for decision in decisions} == {"store"}
+    assert {decision.source for decision in decisions if decision.allowed} == {"store"}
+    assert "fallback" not in {decision.source for decision in decisions}
     assert sum(decision.allowed for decision in decisions) == 1000
     assert sorted(decision.remaining for decision in decisions if decision.allowed) == list(range(1000))
 
 
 # A fleet in the middle of a change
 
-TURNS = 10_000 if IS_LONG else 2_000
+TURNS = 10_000 if IS_LONG or not is_sanitized() else 2_000
 
 
 class Change(NamedTuple):
@@ -795,6 +797,9 @@ def test_memory_and_redis_answer_bursts_of_mixed_queries_alike(rack: Rack, redis
             for number, query in enumerate(queries):
                 left, right = Decision(*theirs[number].result), Decision(*ours[number].result)
                 where = f"burst {burst}, {number}: {query}: {left} on Redis, {right} on memory"
+                if left.source == "local":  # those before it leave too little, whatever Redis says
+                    assert (left.allowed, right.allowed) == (False, False), where
+                    continue
                 assert (left[:3], left.verdict, left.tier) == (right[:3], right.verdict, right.tier), where
                 assert (left.retry_after_us > 0) == (right.retry_after_us > 0), where
                 assert left.source == "store", where

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import pytest
 
-from daemon import Agent, Rack
+from daemon import ASK_ALWAYS, Agent, Rack
 from load import Load, Result
 from processes import wait_until
 from redis_server import RedisServer, StoredBucket
@@ -44,7 +44,7 @@ MakeRedis = Callable[..., RedisServer]
 
 def start(rack: Rack, redis: RedisServer) -> Agent:
     """An agent that is connected to this Redis."""
-    agent = rack.start(LIMITS, agent=AGENT, redis=redis.config())
+    agent = rack.start(LIMITS, agent=AGENT, redis=redis.config() + ASK_ALWAYS)
     wait_until_connected(agent)
     return agent
 
@@ -72,7 +72,7 @@ def used(redis: RedisServer) -> dict[str, int]:
 
 def test_an_agent_starts_without_redis_and_picks_it_up_when_it_appears(rack: Rack, make_redis: MakeRedis) -> None:
     redis = make_redis()
-    agent = rack.start(LIMITS, agent='deadline = "30s"', redis=redis.config())
+    agent = rack.start(LIMITS, agent='deadline = "30s"', redis=redis.config() + ASK_ALWAYS)
     info = agent.ask("info")
     assert (info["degraded"], info["store"]) == (True, "redis")
     began = time.monotonic()

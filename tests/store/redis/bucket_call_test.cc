@@ -109,9 +109,9 @@ TEST_CASE("bucket call: one question is one call") {
   call.add(Operation::take, *bucket, "allowd:{0000}:n3:api:k", 3, 42);
   CHECK(written(call, "c0ffee", 1'700'000'000s) ==
         command({"EVALSHA", "c0ffee", "1", "allowd:{0000}:n3:api:k", "b", "1700000000000000", "0",
-                 "1",                            // kind, now, a repeated key, limits
-                 "100000", "1", "2000000", "1",  // unit, refill, full, tick
-                 "1", "t", "300000", "1"}));     // limit, operation, units, questions
+                 "1",                              // kind, now, a repeated key, limits
+                 "100000", "1", "2000000", "1",    // unit, refill, full, tick
+                 "1", "t", "300000", "1", "1"}));  // limit, operation, units, times, questions
   REQUIRE(call.items().size() == 1);
   const BucketCall::Item& item = call.items()[0];
   CHECK(item.ticket == 42);
@@ -130,13 +130,14 @@ TEST_CASE("bucket call: neighbours that ask the same share a run, and limits are
   call.add(Operation::peek, *api, "d", 2, 4);
   call.add(Operation::refund, *login, "e", 1, 5);
   call.add(Operation::force, *login, "f", 1, 6);
-  call.add(Operation::take, *api, "g", 1, 7, true);
-  CHECK(
-      written(call, "sha", 5us) ==
-      command({"EVALSHA",  "sha", "7",      "a", "b",        "c", "d",        "e", "f",         "g", "b", "5",
-               "0",        "2",   "100000", "1", "2000000",  "1", "60000000", "1", "300000000", "1", "1", "t",
-               "100000",   "2",   "1",      "t", "200000",   "1", "1",        "p", "200000",    "1", "2", "r",
-               "60000000", "1",   "2",      "f", "60000000", "1", "1",        "t", "100000",    "1"}));
+  call.add(Operation::take, *api, "g", 1, 7, 5, true);
+  CHECK(written(call, "sha", 5us) ==
+        command({"EVALSHA", "sha",    "7",        "a",       "b", "c",        "d", "e",         "f", "g",
+                 "b",       "5",      "0",                                                            //
+                 "2",       "100000", "1",        "2000000", "1", "60000000", "1", "300000000", "1",  //
+                 "1",       "t",      "100000",   "1",       "2", "1",        "t", "200000",    "1", "1",
+                 "1",       "p",      "200000",   "1",       "1", "2",        "r", "60000000",  "1", "1",
+                 "2",       "f",      "60000000", "1",       "1", "1",        "t", "100000",    "5", "1"}));
   CHECK(call.items()[6].was_repeated);
 }
 
@@ -161,7 +162,7 @@ TEST_CASE("bucket call: keys may be any bytes, also none") {
   CHECK(call.redis_key(call.items()[0]) == binary);
   CHECK(call.redis_key(call.items()[1]).empty());
   CHECK(written(call, "sha", 5us) == command({"EVALSHA", "sha", "2", binary, "", "b", "5", "0", "1", "100000",
-                                              "1", "2000000", "1", "1", "t", "100000", "2"}));
+                                              "1", "2000000", "1", "1", "t", "100000", "1", "2"}));
 }
 
 TEST_CASE("bucket call: costs without bound stay within what doubles hold") {
@@ -205,19 +206,24 @@ TEST_CASE("bucket call: a reply fits when it has a number for each question and 
 TEST_CASE("bucket call: answers are the limiter's numbers for the use that came back") {
   const auto bucket = make_bucket(10, 1s, 10);
   BucketCall call;
+  call.add(Operation::force, *bucket, "d", 4, 4);
   call.add(Operation::take, *bucket, "a", 4, 1);
   call.add(Operation::take, *bucket, "b", 4, 2);
   call.add(Operation::take, *bucket, "c", 4, 3);
-  const Reply reply = parsed(integers({400'000, -1 - 900'000, 0, 7}));
-  const Answer passed = call.answers(*reply)[0];
+  const Reply reply = parsed(integers({500'000, 400'000, -1 - 900'000, 0, 7}));
+  static_cast<void>(written(call, "sha", 10s));
+  CHECK(call.answers(*reply)[0].decision == bucket->bucket().describe(500'000, 4, Verdict::ok));
+  const SharedAnswer passed = call.answers(*reply)[1];
   CHECK(passed.status == Answer::Status::decided);
   CHECK_FALSE(passed.by_overflow);
-  CHECK(passed.decision == bucket->bucket().describe(400'000, 4, Verdict::ok));
-  const Answer refused = call.answers(*reply)[1];
+  CHECK(passed.decision == bucket->bucket().describe(800'000, 4, Verdict::ok));
+  CHECK(passed.at == shard_time(10s));
+  CHECK(passed.states[0] == limiter::TierState{bucket->bucket().unit(), 400'000, shard_time(10s)});
+  const Answer refused = call.answers(*reply)[2];
   CHECK(refused.status == Answer::Status::decided);
   CHECK(refused.decision == bucket->bucket().describe(900'000, 4, Verdict::limited));
   CHECK(refused.decision.retry_after == 300ms);
-  CHECK(call.answers(*reply)[2].decision == bucket->bucket().describe(0, 4, Verdict::ok));
+  CHECK(call.answers(*reply)[3].decision == bucket->bucket().describe(400'000, 4, Verdict::ok));
   CHECK(BucketCall::healed(*reply) == 7);
 }
 
@@ -231,12 +237,12 @@ TEST_CASE("bucket call: numbers that no script of ours sends are failures, not d
     CAPTURE(number);
     CHECK(call.answers(*parsed(integers({number, 0})))[0].status == Answer::Status::failed);
   }
-  CHECK(call.answers(*parsed(integers({limiter::kMaxUsed, 0})))[0].status == Answer::Status::decided);
+  CHECK(call.answers(*parsed(integers({0, 0})))[0].status == Answer::Status::decided);
   CHECK(call.answers(*parsed(integers({-1 - limiter::kMaxUsed, 0})))[0].status == Answer::Status::decided);
   CHECK(BucketCall::healed(*parsed(integers({0, -5}))) == 0);
 }
 
-TEST_CASE("bucket call: a refusal of what would fit is a failure, since its wait would be negative") {
+TEST_CASE("bucket call: a refusal of what would fit is a failure, and so is a grant of what would not") {
   const auto bucket = make_bucket(10, 1s, 10);
   BucketCall call;
   call.add(Operation::take, *bucket, "a", 4, 1);
@@ -246,6 +252,23 @@ TEST_CASE("bucket call: a refusal of what would fit is a failure, since its wait
     CHECK(call.answers(*parsed(integers({-1 - used, 0})))[0].status == Answer::Status::failed);
   }
   CHECK(call.answers(*parsed(integers({-1 - 600'001, 0})))[0].decision.retry_after == 1us);
+  CHECK(call.answers(*parsed(integers({600'000, 0})))[0].status == Answer::Status::decided);
+  CHECK(call.answers(*parsed(integers({600'001, 0})))[0].status == Answer::Status::failed);
+}
+
+TEST_CASE("bucket call: of what is asked together all are charged, or those that pass answer as a peek") {
+  const auto bucket = make_bucket(10, 1s, 10);
+  BucketCall call;
+  call.decide_together();
+  call.add(Operation::take, *bucket, "a", 4, 1);
+  call.add(Operation::take, *bucket, "b", 4, 2);
+  const auto passed = call.answers(*parsed(integers({0, 0, 0})));
+  CHECK(passed[0].decision.remaining == 6);
+  CHECK(passed[0].has_charged);
+  const auto refused = call.answers(*parsed(integers({0, -1 - 900'000, 0})));
+  CHECK(refused[0].decision.remaining == 10);
+  CHECK(refused[0].decision.verdict == Verdict::ok);
+  CHECK_FALSE(refused[0].has_charged);
 }
 
 TEST_CASE("bucket call: the script prints no number by concatenation or tostring") {

@@ -72,6 +72,10 @@ TEST_CASE("tier call: decides from the numbers before, as the script did") {
   CHECK(answers[1].decision.verdict == Verdict::limited);
   CHECK(answers[1].decision.tier == 1);
   CHECK(answers[1].decision.retry_after == 60s);
+  // What follows in a row of equal questions is decided from these.
+  CHECK(answers[1].at == limiter::TimePoint{10s});
+  CHECK(answers[1].states[0] == limiter::TierState{unit, 4 * unit, limiter::TimePoint{9s}});
+  CHECK_FALSE(answers[0].states[0].exists());
 }
 
 TEST_CASE("tier call: a reply that contradicts itself, or is of a newer format, is a failure") {
@@ -133,7 +137,7 @@ TEST_CASE("counter call: a transaction per question, in one") {
   call.add(Operation::take, *hits, "k", 2, 1);
   call.add(Operation::peek, *hits, "l", 1, 2);
   ByteBuffer out;
-  CHECK(call.write_transaction(out) == 6);  // OK and five times QUEUED
+  CHECK(call.write_transaction(out, limiter::TimePoint{10s}) == 6);  // OK and five times QUEUED
   CHECK(out.view() ==
         "*1\r\n$5\r\nMULTI\r\n"
         "*3\r\n$6\r\nINCRBY\r\n$1\r\nk\r\n$1\r\n2\r\n"
@@ -143,6 +147,7 @@ TEST_CASE("counter call: a transaction per question, in one") {
         "*1\r\n$4\r\nEXEC\r\n");
   const auto answers = call.transaction_answers(*parsed("*5\r\n:6\r\n:0\r\n:700\r\n$1\r\n4\r\n:900\r\n"));
   REQUIRE(answers.size() == 2);
+  CHECK(answers[0].at == limiter::TimePoint{10s});
   CHECK(answers[0].decision.verdict == Verdict::limited);
   CHECK(answers[0].decision.retry_after == 700ms);
   CHECK(answers[1].decision.verdict == Verdict::ok);
