@@ -130,7 +130,7 @@ Outcome Decider::ask_limit(const LimitPtr& limit, Operation operation, const pro
   return ask({limit, &rule, operation, query.cost}, query.key, wait, now, asker, msgid);
 }
 
-Outcome Decider::ask(const Subject& subject, std::string_view key, limiter::Micros wait, SteadyTime now,
+Outcome Decider::ask(SubjectView subject, std::string_view key, limiter::Micros wait, SteadyTime now,
                      Asker& asker, std::uint64_t msgid) {
   const auto& [limit, rule, operation, cost] = subject;
   if (rule->kind != config::Override::Kind::definition) {
@@ -150,26 +150,22 @@ Outcome Decider::ask(const Subject& subject, std::string_view key, limiter::Micr
     return decided_now(*limit, key, now, [&] { return by_store(*limit, *rule, never, Source::local); });
   }
   if (wait.count() == 0) {
-    return decided_now(*limit, key, now,
-                       [&] { return by_policy(subject, store_.shard_of(question), now); });
+    return decided_now(*limit, key, now, [&] { return by_policy(subject, store_.shard_of(question), now); });
   }
-  const DeadlineQueue::Slot slot = take_slot();
-  question.ticket = make_ticket(slot, open_[slot].generation);
+  question.ticket = next_ticket();
   const store::Answer answer = store_.ask(question, now);
   if (answer.status != store::Answer::Status::promised) {
-    release(slot);
     const bool is_decided = answer.status == store::Answer::Status::decided;
     return decided_now(*limit, key, now, [&] {
       return is_decided ? by_store(*limit, *rule, answer, source_of(answer))
                         : by_policy(subject, store_.shard_of(question), now);
     });
   }
-  // Not before: a store may settle others while it is asked.
-  occupy(slot, subject, question, now, asker, msgid);
+  occupy(take_slot(), subject, question, now, asker, msgid);
   return {};
 }
 
-void Decider::occupy(DeadlineQueue::Slot slot, const Subject& subject, const store::Question& question,
+void Decider::occupy(DeadlineQueue::Slot slot, SubjectView subject, const store::Question& question,
                      SteadyTime now, Asker& asker, std::uint64_t msgid) {
   Open& open = open_[slot];
   open.asker = &asker;
@@ -185,13 +181,13 @@ void Decider::occupy(DeadlineQueue::Slot slot, const Subject& subject, const sto
   deadlines_.push(slot, question.deadline);
 }
 
-bool Decider::is_decided_here(const Subject& subject) const {
+bool Decider::is_decided_here(SubjectView subject) const {
   if (subject.rule->kind != config::Override::Kind::definition || is_kept_here(*subject.limit)) return true;
   const bool asks_to_pass = subject.operation == Operation::take || subject.operation == Operation::peek;
   return asks_to_pass && !subject.rule->definition->can_hold(subject.cost);
 }
 
-bool Decider::would_pass(const Subject& subject, std::string_view key, SteadyTime now) {
+bool Decider::would_pass(SubjectView subject, std::string_view key, SteadyTime now) {
   if (subject.operation != Operation::take) return true;
   const Rule& rule = *subject.rule;
   if (rule.kind == config::Override::Kind::unlimited) return true;
@@ -241,6 +237,11 @@ void Decider::reset(std::string_view name, std::string_view key,
   store::Store& store = (*limit)->is_host_wide() ? host_ : store_;
   for (const auto& [tag, definition] : all)
     store.reset({Operation::refund, definition.get(), tag, key, 0, 0, {}}, on_each);
+}
+
+std::uint64_t Decider::next_ticket() const {
+  const DeadlineQueue::Slot slot = next_slot();
+  return make_ticket(slot, slot < open_.size() ? open_[slot].generation : 0);
 }
 
 DeadlineQueue::Slot Decider::take_slot() {
@@ -334,7 +335,7 @@ protocol::Decision Decider::by_store(const Limit& limit, const Rule& rule, const
                  answer.by_overflow ? kOverflowTier : rule.definition->tiers()[tier].name);
 }
 
-protocol::Decision Decider::by_policy(const Subject& subject, std::size_t shard, SteadyTime now) {
+protocol::Decision Decider::by_policy(SubjectView subject, std::size_t shard, SteadyTime now) {
   const limiter::Definition& definition = *subject.rule->definition;
   const limiter::Tier& tier = definition.strictest();
   const std::uint64_t capacity = to_unsigned(tier.capacity());

@@ -57,6 +57,19 @@ struct Subject {
   std::int64_t cost;
 };
 
+// A subject that somebody else keeps: counting references costs a query more than its arithmetic.
+struct SubjectView {
+  SubjectView(const Subject& subject)  // NOLINT(google-explicit-constructor)
+      : SubjectView(subject.limit, subject.rule, subject.operation, subject.cost) {}
+  SubjectView(const LimitPtr& of, const Rule* by, limiter::Operation what, std::int64_t permits)
+      : limit(of), rule(by), operation(what), cost(permits) {}
+
+  const LimitPtr& limit;
+  const Rule* rule;
+  limiter::Operation operation;
+  std::int64_t cost;
+};
+
 // A query's limit and what is to be done, or why it cannot be asked.
 struct Resolved {
   LimitPtr limit;  // null: `refusal` says why
@@ -79,12 +92,12 @@ class Decider final : private store::AnswerSink, public stats::MetricSource {
 
   // The same in two steps, for who asks about many: `wait` is how long the store may take.
   [[nodiscard]] Resolved resolve(limiter::Operation operation, const protocol::Query& query);
-  Outcome ask(const Subject& subject, std::string_view key, limiter::Micros wait, SteadyTime now,
-              Asker& asker, std::uint64_t msgid);
+  Outcome ask(SubjectView subject, std::string_view key, limiter::Micros wait, SteadyTime now, Asker& asker,
+              std::uint64_t msgid);
   // Whether `ask` answers at once, whatever the store does.
-  [[nodiscard]] bool is_decided_here(const Subject& subject) const;
+  [[nodiscard]] bool is_decided_here(SubjectView subject) const;
   // Of a subject that is: what `ask` would say, without doing or counting it.
-  [[nodiscard]] bool would_pass(const Subject& subject, std::string_view key, SteadyTime now);
+  [[nodiscard]] bool would_pass(SubjectView subject, std::string_view key, SteadyTime now);
   // Asks about different keys as one: all pass or none is charged. The asker is called for each, with its
   // index. False: the store cannot, and nothing was asked.
   [[nodiscard]] bool ask_together(std::span<const std::pair<Subject, std::string_view>> questions,
@@ -133,16 +146,21 @@ class Decider final : private store::AnswerSink, public stats::MetricSource {
                     SteadyTime now, Asker& asker, std::uint64_t msgid);
   [[nodiscard]] bool is_kept_here(const Limit& limit) const { return is_local_ || limit.is_host_wide(); }
   // A question has been put to the store under this slot's ticket.
-  void occupy(DeadlineQueue::Slot slot, const Subject& subject, const store::Question& question,
-              SteadyTime now, Asker& asker, std::uint64_t msgid);
+  void occupy(DeadlineQueue::Slot slot, SubjectView subject, const store::Question& question, SteadyTime now,
+              Asker& asker, std::uint64_t msgid);
   Outcome unknown_limit(std::string_view name);
+  // The slot that take_slot takes next, and the ticket of the question that will be put under it.
+  [[nodiscard]] DeadlineQueue::Slot next_slot() const {
+    return free_.empty() ? static_cast<DeadlineQueue::Slot>(open_.size()) : free_.back();
+  }
+  [[nodiscard]] std::uint64_t next_ticket() const;
   [[nodiscard]] DeadlineQueue::Slot take_slot();
   void release(DeadlineQueue::Slot slot);
   // Each makes the decision where the caller wants it, for a copy of what was just written stalls, and counts
   // it.
   protocol::Decision by_store(const Limit& limit, const Rule& rule, const store::Answer& answer,
                               protocol::Source source);
-  protocol::Decision by_policy(const Subject& subject, std::size_t shard, SteadyTime now);
+  protocol::Decision by_policy(SubjectView subject, std::size_t shard, SteadyTime now);
   protocol::Decision by_override(const Limit& limit, const Rule& rule);
   // Also what a limit in shadow would refuse.
   [[nodiscard]] static bool is_refusal(const protocol::Decision& decision) {

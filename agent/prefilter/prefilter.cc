@@ -75,13 +75,12 @@ std::size_t Prefilter::shard_of(const store::Question& question) const {
 Answer Prefilter::ask(const store::Question& question, SteadyTime now) {
   const store::KeyHash hash = hasher_.hash(question.limit_tag, question.key);
   KnownKey* key = keys_.find(hash);
-  if (key != nullptr) {
-    // Behind a refund that waits, nothing is certain.
-    const bool may_refuse = key->queue == KnownKey::kNoQueue || !queues_[key->queue].has_refund_waiting;
-    if (may_refuse) {
-      if (auto refused = refuse(*key, question.operation, *question.definition, question.cost, now))
-        return *refused;
-    }
+  // Behind a refund that waits, nothing is certain.
+  const bool may_refuse =
+      key != nullptr && (key->queue == KnownKey::kNoQueue || !queues_[key->queue].has_refund_waiting);
+  Answer answer;
+  if (may_refuse && refuse(*key, question.operation, *question.definition, question.cost, now, answer)) {
+    return answer;
   }
   return enqueue(question, key, hash, now);
 }
@@ -112,13 +111,16 @@ std::optional<Decision> Prefilter::refusal(const KnownKey& key, const Definition
   return found;
 }
 
-std::optional<Answer> Prefilter::refuse(const KnownKey& key, Operation operation,
-                                        const Definition& definition, std::int64_t cost, SteadyTime now) {
-  if (!asks_to_pass(operation, cost)) return std::nullopt;
+bool Prefilter::refuse(const KnownKey& key, Operation operation, const Definition& definition,
+                       std::int64_t cost, SteadyTime now, Answer& answer) {
+  if (!asks_to_pass(operation, cost)) return false;
   const auto decision = refusal(key, definition, cost, now);
-  if (!decision) return std::nullopt;
+  if (!decision) return false;
   ++refusals_total_;
-  return Answer{Answer::Status::decided, false, *decision, true};
+  answer.status = Answer::Status::decided;
+  answer.decision = *decision;
+  answer.is_local = true;
+  return true;
 }
 
 Prefilter::QueueIndex Prefilter::take_queue(const store::KeyHash& hash, std::string_view limit_tag,
@@ -427,14 +429,12 @@ void Prefilter::filter_waiting(QueueIndex index, SteadyTime now) {
   queue.waiting_cost = 0;
   queue.has_refund_waiting = false;
   for (const Waiter& waiter : waiters) {
-    std::optional<Answer> refused;
-    if (!sink_->is_waiting(waiter.ticket)) {
-      refused = Answer{};
-    } else if (key != nullptr && !queue.has_refund_waiting) {
-      refused = refuse(*key, waiter.operation, *waiter.definition, waiter.cost, now);
-    }
-    if (refused) {
-      static_cast<void>(deliver(waiter, *refused, now));
+    Answer answer;
+    const bool has_left = !sink_->is_waiting(waiter.ticket);
+    const bool is_refused = !has_left && key != nullptr && !queue.has_refund_waiting &&
+                            refuse(*key, waiter.operation, *waiter.definition, waiter.cost, now, answer);
+    if (has_left || is_refused) {
+      static_cast<void>(deliver(waiter, answer, now));
     } else {
       push(index, waiter);
     }

@@ -117,10 +117,10 @@ class Prefilter final : public store::Store, private store::SharedSink {
   [[nodiscard]] std::optional<limiter::Decision> refusal(const KnownKey& key,
                                                          const limiter::Definition& definition,
                                                          std::int64_t cost, SteadyTime now) const;
-  // As `refusal`, as an answer, counted.
-  [[nodiscard]] std::optional<store::Answer> refuse(const KnownKey& key, limiter::Operation operation,
-                                                    const limiter::Definition& definition, std::int64_t cost,
-                                                    SteadyTime now);
+  // As `refusal`, as an answer, counted. False: it may pass.
+  [[nodiscard]] bool refuse(const KnownKey& key, limiter::Operation operation,
+                            const limiter::Definition& definition, std::int64_t cost, SteadyTime now,
+                            store::Answer& answer);
   // Whether those who wait already will leave too little for it, whatever the store says.
   [[nodiscard]] bool is_crowded_out(const Queue& queue, const store::Question& question) const;
   store::Answer enqueue(const store::Question& question, KnownKey* key, const store::KeyHash& hash,

@@ -76,7 +76,8 @@ class Store : public stats::MetricSource {
   // Who gets the answers that `ask` does not give at once.
   virtual void attach(AnswerSink&) {}
 
-  // Answers at once, or promises exactly one call of the sink's on_answer for this ticket.
+  // Answers at once, or promises exactly one call of the sink's on_answer for this ticket. Never calls the sink
+  // before it returns.
   [[nodiscard]] virtual Answer ask(const Question& question, SteadyTime now) = 0;
 
   // Asks the questions, about different keys, as one: all pass, or none is charged and those that would pass
