@@ -47,7 +47,8 @@ Result<FixedWindow> FixedWindow::make(Rate rate, Align align) {
 Decision FixedWindow::apply(WindowState& state, Operation operation, std::int64_t cost, TimePoint now) const {
   const std::int64_t most = rate_.count;
   now = std::max(now, state.start);
-  const bool is_running = now < state.start + rate_.period && (state.count > 0 || state.start > TimePoint{});
+  const bool is_running =
+      now < state.start + rate_.period && (state.before > 0 || state.count > 0 || state.start > TimePoint{});
   std::int64_t count = is_running ? state.count : 0;
   TimePoint start = state.start;
   if (!is_running) start = align_ == Align::clock ? aligned_start(now, rate_.period) : now;
@@ -64,7 +65,7 @@ Decision FixedWindow::apply(WindowState& state, Operation operation, std::int64_
     const std::int64_t after = counted(count, operation, cost, most);
     if (after != count) {
       count = after;
-      state = {0, count, start};
+      state = {1, count, start};
     }
   }
 

@@ -26,7 +26,7 @@ namespace allowd::limiter {
 
 // What one key has used of a window. All zero: nothing is known of it.
 struct WindowState {
-  std::int64_t before = 0;  // permits in the window before; of sliding windows alone
+  std::int64_t before = 0;  // permits in the window before; of a fixed window 1: it runs, even if it is empty
   std::int64_t count = 0;   // permits in the current window
   TimePoint start{};        // of the current window
 };

@@ -67,13 +67,13 @@ end
 local function fixed_window(tier, a, b, c, op, cost)
   local most, length = tier.x, tier.y
   local at = c and c > now and c or now
-  local running = c and at < c + length and (b > 0 or c > 0)
+  local running = c and at < c + length and (a > 0 or b > 0 or c > 0)
   local count, start = 0, tier.letter == 'a' and at - at % length or at
   if running then count, start = b, c end
   local passes = op == 'r' or op == 'f' or cost == 0 or count + cost <= most
   local after = count
   if passes and cost > 0 and (running or op ~= 'r') then after = counted(count, most, op, cost) end
-  return passes, after ~= count, 0, after, start, start + length
+  return passes, after ~= count, 1, after, start, start + length
 end
 
 local function sliding_window(tier, a, b, c, op, cost)
