@@ -98,6 +98,7 @@ struct SharedLimits {
       redis.flush();
       // Whom one server failed just now may have asked again.
       if (prefilter.has_unasked()) loop.run_another_turn();
+      if (const auto wake = prefilter.next_wake()) loop.wake_by(*wake);
     });
   }
 
@@ -164,6 +165,7 @@ int serve(config::Config config, const std::string& config_path) {
   if (shared) shared->redis.start();
   const auto stop = [&] {
     io::notify_service_manager("STOPPING=1");
+    if (shared) shared->prefilter.end_leases(loop.now());
     server.drain([&] { loop.stop(); });
   };
   const io::Signal on_term(loop, SIGTERM, stop);

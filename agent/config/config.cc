@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <filesystem>
 #include <fstream>
 #include <numeric>
@@ -268,11 +269,29 @@ void read_overrides(const Table& table, LimitConfig& limit) {
   });
 }
 
+LeaseSize read_lease(const Table& table, const limiter::Definition& definition) {
+  if (!table.has("lease")) return {};
+  if (definition.shape() != limiter::Definition::Shape::bucket)
+    table.fail("lease", "is for a token_bucket without tiers");
+  LeaseSize lease;
+  if (!table.is_text("lease")) {
+    lease.amount = *table.integer("lease", 1, limiter::kMaxUsed);
+    return lease;
+  }
+  const std::string text = *table.text("lease");
+  const auto [end, problem] = std::from_chars(text.data(), text.data() + text.size(), lease.amount);
+  const bool is_percent = problem == std::errc() && std::string_view(end) == "%";
+  if (!is_percent || lease.amount < 1 || lease.amount > 100)
+    table.fail("lease", "must be a number of permits, or a part of the burst from \"1%\" to \"100%\"");
+  lease.is_percent = true;
+  return lease;
+}
+
 LimitConfig read_limit(const Table& table, std::string name, const AgentConfig& agent) {
-  constexpr std::array<std::string_view, 12> kKnown = {"rate",  "burst",  "algorithm",  "align",
-                                                       "tiers", "shadow", "overrides",  "plans",
-                                                       "scope", "refund", "on_failure", "deadline"};
-  constexpr std::array<std::string_view, 5> kLater = {"lease", "split", "overflow", "max_new_keys_per_second",
+  constexpr std::array<std::string_view, 13> kKnown = {"rate",   "burst", "algorithm", "align",      "tiers",
+                                                       "shadow", "plans", "overrides", "on_failure", "scope",
+                                                       "refund", "lease", "deadline"};
+  constexpr std::array<std::string_view, 4> kLater = {"split", "overflow", "max_new_keys_per_second",
                                                       "local_share"};
   table.allow_only(kKnown, kLater);
   LimitConfig limit;
@@ -291,6 +310,8 @@ LimitConfig read_limit(const Table& table, std::string name, const AgentConfig& 
   limit.may_refund = table.boolean("refund").value_or(false);
   const bool is_counter = limit.definition->shape() == limiter::Definition::Shape::counter;
   if (limit.may_refund && is_counter) table.fail("refund", "a counter cannot give back");
+  limit.lease = read_lease(table, *limit.definition);
+  if (limit.is_host_wide && limit.lease.amount > 0) table.fail("lease", "is for limits that hosts share");
   limit.on_failure = read_policy(table);
   limit.deadline = table.duration("deadline").value_or(agent.deadline);
   return limit;
@@ -335,6 +356,18 @@ auto guarded(std::string_view file, Read read) -> Result<decltype(read())> {
 }
 
 }  // namespace
+
+std::int64_t LeaseSize::permits(const limiter::Definition& definition) const {
+  if (amount == 0 || definition.shape() != limiter::Definition::Shape::bucket || definition.is_shadow())
+    return 0;
+  const std::int64_t burst = definition.bucket().burst();
+  if (!is_percent) return std::min(amount, burst);
+  return std::max<std::int64_t>(1, burst / 100 * amount + burst % 100 * amount / 100);
+}
+
+std::string LeaseSize::print() const {
+  return is_percent ? "\"" + std::to_string(amount) + "%\"" : std::to_string(amount);
+}
 
 std::string_view name_of(FailurePolicy policy) { return policy == FailurePolicy::allow ? "allow" : "deny"; }
 

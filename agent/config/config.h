@@ -67,6 +67,16 @@ struct Plan {
   limiter::DefinitionPtr definition;
 };
 
+// How much may be taken ahead of a hot key's demand: a part of the burst, or a number of permits.
+struct LeaseSize {
+  std::int64_t amount = 0;  // 0: nothing
+  bool is_percent = false;
+
+  // Of a bucket that holds `burst`; 0 for other limits.
+  [[nodiscard]] std::int64_t permits(const limiter::Definition& definition) const;
+  [[nodiscard]] std::string print() const;
+};
+
 struct LimitConfig {
   std::string name;
   limiter::DefinitionPtr definition;  // never null
@@ -74,6 +84,7 @@ struct LimitConfig {
   std::vector<Plan> plans;            // in the order of their names
   bool is_host_wide = false;          // scope = "host": kept in memory even with Redis
   bool may_refund = false;            // by applications
+  LeaseSize lease;
   FailurePolicy on_failure = FailurePolicy::allow;
   limiter::Micros deadline;  // the agent's unless the limit has its own
 };

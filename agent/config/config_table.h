@@ -58,6 +58,10 @@ class Table {
     throw Problem{table_.source(), path_, std::move(reason)};
   }
 
+  [[nodiscard]] bool is_text(std::string_view name) const {
+    const toml::node* node = table_.get(name);
+    return node != nullptr && node->is_string();
+  }
   std::optional<std::string> text(std::string_view name) const {
     const toml::node* node = table_.get(name);
     if (node == nullptr) return std::nullopt;

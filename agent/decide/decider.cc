@@ -122,7 +122,8 @@ Outcome Decider::ask_limit(const LimitPtr& limit, Operation operation, const pro
   if (is_kept_here(*limit) && rule.kind == config::Override::Kind::definition) {
     // The quickest way, for what is asked most: nothing is copied.
     store::Store& store = is_local_ ? store_ : host_;
-    const store::Question question{operation, rule.definition.get(), rule.tag, query.key, query.cost, 0, {}};
+    const store::Question question{operation, rule.definition.get(), rule.tag, query.key, query.cost, 0, {},
+                                   0};
     return decided_now(*limit, query.key, now,
                        [&] { return by_store(*limit, rule, store.ask(question, now), Source::local); });
   }
@@ -137,7 +138,8 @@ Outcome Decider::ask(SubjectView subject, std::string_view key, limiter::Micros 
     return decided_now(*limit, key, now, [&] { return by_override(*limit, *rule); });
   }
   wait = std::min(wait, kLongestDeadline);
-  store::Question question{operation, rule->definition.get(), rule->tag, key, cost, 0, now + wait};
+  store::Question question{operation,  rule->definition.get(), rule->tag, key, cost, 0, now + wait,
+                           rule->lease};
   if (is_kept_here(*limit)) {
     store::Store& store = is_local_ ? store_ : host_;
     return decided_now(*limit, key, now,
@@ -195,7 +197,8 @@ bool Decider::would_pass(SubjectView subject, std::string_view key, SteadyTime n
   if (!is_kept_here(*subject.limit)) return rule.definition->is_shadow();  // it can never pass
   store::Store& store = is_local_ ? store_ : host_;
   return limiter::is_allowed(
-      store.ask({Operation::peek, rule.definition.get(), rule.tag, key, subject.cost, 0, {}}, now).decision);
+      store.ask({Operation::peek, rule.definition.get(), rule.tag, key, subject.cost, 0, {}, 0}, now)
+          .decision);
 }
 
 bool Decider::ask_together(std::span<const std::pair<Subject, std::string_view>> questions,
@@ -209,7 +212,7 @@ bool Decider::ask_together(std::span<const std::pair<Subject, std::string_view>>
   for (const auto& [subject, key] : questions) {
     slots.push_back(take_slot());
     asked.push_back({subject.operation, subject.rule->definition.get(), subject.rule->tag, key, subject.cost,
-                     make_ticket(slots.back(), open_[slots.back()].generation), deadline});
+                     make_ticket(slots.back(), open_[slots.back()].generation), deadline, 0});
   }
   if (!store_.ask_together(asked)) {
     for (const DeadlineQueue::Slot slot : slots) release(slot);
@@ -236,7 +239,7 @@ void Decider::reset(std::string_view name, std::string_view key,
   };
   store::Store& store = (*limit)->is_host_wide() ? host_ : store_;
   for (const auto& [tag, definition] : all)
-    store.reset({Operation::refund, definition.get(), tag, key, 0, 0, {}}, on_each);
+    store.reset({Operation::refund, definition.get(), tag, key, 0, 0, {}, 0}, on_each);
 }
 
 std::uint64_t Decider::next_ticket() const {

@@ -28,6 +28,7 @@ std::size_t NameHash::operator()(std::string_view text) const {
 Limit::Limit(const config::LimitConfig& config, stats::Registry& registry)
     : name_(config.name),
       label_(make_label('n', name_)),
+      lease_(config.lease),
       base_(make_rule(config.definition, registry)),
       is_host_wide_(config.is_host_wide),
       may_refund_(config.may_refund),
@@ -59,6 +60,7 @@ Rule Limit::make_rule(limiter::DefinitionPtr definition, stats::Registry& regist
   note_kept_as(rule.tag, definition);
   for (const limiter::Tier& tier : definition->tiers())
     rule.decisions.push_back(&registry.decisions_of(name_, tier.name));
+  rule.lease = lease_.permits(*definition);
   rule.definition = std::move(definition);
   return rule;
 }

@@ -31,6 +31,7 @@ struct Rule {
   limiter::DefinitionPtr definition;                // of that kind
   std::string tag;                                  // see store::make_limit_tag
   std::vector<stats::DecisionCounters*> decisions;  // by tier; of the other kinds one
+  std::int64_t lease = 0;                           // see store::Question
 };
 
 // One of the ways in which a store keeps what a limit's keys have used.
@@ -84,6 +85,7 @@ class Limit {
   std::string name_;
   std::vector<KeptAs> kept_as_;
   stats::LimitLabel label_;
+  config::LeaseSize lease_;
   Rule base_;
   Map<Rule> exact_;
   std::vector<std::pair<std::string, Rule>> prefixes_;  // the longest first

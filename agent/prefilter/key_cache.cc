@@ -32,7 +32,7 @@ KnownKey* KeyCache::insert(const store::KeyHash& hash) {
   KnownKey* set = set_of(hash);
   KnownKey* chosen = nullptr;
   for (KnownKey* entry = set; entry != set + kWays; ++entry) {
-    if (entry->queue != KnownKey::kNoQueue) continue;
+    if (entry->queue != KnownKey::kNoQueue || entry->lease != KnownKey::kNoLease) continue;
     if (chosen == nullptr || entry->tag == 0 || (chosen->tag != 0 && entry->level.at < chosen->level.at)) {
       chosen = entry;
     }

@@ -6,8 +6,8 @@
 //
 // The table is zeroed memory that the kernel hands out page by page as keys arrive: it never has to grow.
 //
-// Entries with a queue stay until it is gone. The states of several tiers are kept beside the table, for as
-// many keys as have room there.
+// Entries with a queue or a lease stay until it is gone. The states of several tiers are kept beside the
+// table, for as many keys as have room there.
 #pragma once
 
 #include <array>
@@ -24,18 +24,20 @@ namespace allowd::prefilter {
 
 struct KnownKey {
   static constexpr std::uint32_t kNoQueue = 0;
+  static constexpr std::uint32_t kNoLease = 0;
 
   std::uint64_t tag = 0;  // the half of the hash that does not choose the set; 0: free
   Level level;
   std::uint32_t definition = 0;  // Definition::digest of whose level it is
   std::uint32_t epoch = 0;       // of the shard's time
   std::uint32_t queue = kNoQueue;
+  std::uint32_t lease = kNoLease;
   std::uint32_t held_us = 0;    // from level.at on, costs of held_cost and above are not asked
   std::uint32_t held_cost = 0;  // saturated
   std::uint8_t shard = 0;
   std::uint8_t vain_questions = 0;  // in a row that were refused although the bound had said yes
 };
-static_assert(sizeof(KnownKey) <= 72);
+static_assert(sizeof(KnownKey) <= 80);
 
 class KeyCache {
  public:
@@ -44,7 +46,7 @@ class KeyCache {
 
   // Valid until the next insert.
   [[nodiscard]] KnownKey* find(const store::KeyHash& hash);
-  // An entry for a key that has none, fresh but for its tag; null: all of its set have queues.
+  // An entry for a key that has none, fresh but for its tag; null: all of its set have to stay.
   [[nodiscard]] KnownKey* insert(const store::KeyHash& hash);
 
   // The states of all tiers, of a level of kind `tiers`; empty for others.

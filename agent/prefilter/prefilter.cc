@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <limits>
 #include <utility>
 
@@ -20,6 +21,7 @@ namespace {
 
 // A ticket of ours names a queue and a row, or, with this bit, a place in together_.
 constexpr std::uint64_t kTogether = std::uint64_t{1} << 63;
+constexpr std::uint64_t kGiveBack = std::uint64_t{1} << 62;  // what is left of a lease
 constexpr std::uint64_t make_ticket(std::uint32_t queue, std::size_t row) {
   return std::uint64_t{queue} << 32 | row;
 }
@@ -29,6 +31,9 @@ constexpr std::size_t kLongestRowOfTiers = 64;
 constexpr std::size_t kLongestRow = 65'536;
 // So many of the youngest waiters are added up.
 constexpr std::size_t kMostAddedUp = 64;
+constexpr std::size_t kMostLeases = 1024;
+// A lease is asked for in so many parts: where not all is left, some of it is.
+constexpr std::int64_t kLeaseParts = 16;
 // A queue that was this busy gives its memory back.
 constexpr std::size_t kKeptWaiters = 64;
 
@@ -56,7 +61,8 @@ Prefilter::Prefilter(store::SharedStore& store, const Options& options)
       hasher_(options.secret),
       keys_(options.max_keys),
       times_(store.shards()),
-      queues_(1) {
+      queues_(1),
+      leases_(1, Leased{Lease(0), {}, {}, {}, 0, nullptr, 0}) {
   store.attach(*this);
 }
 
@@ -79,6 +85,9 @@ Answer Prefilter::ask(const store::Question& question, SteadyTime now) {
   const bool may_refuse =
       key != nullptr && (key->queue == KnownKey::kNoQueue || !queues_[key->queue].has_refund_waiting);
   Answer answer;
+  if (key != nullptr && key->lease != KnownKey::kNoLease && grant(*key, question, hash, now, answer)) {
+    return answer;
+  }
   if (may_refuse && refuse(*key, question.operation, *question.definition, question.cost, now, answer)) {
     return answer;
   }
@@ -213,7 +222,8 @@ Answer Prefilter::enqueue(const store::Question& question, KnownKey* key, const 
 
 Answer Prefilter::wait_in(QueueIndex index, const store::Question& question) {
   ++waiting_;
-  push(index, {question.ticket, question.cost, question.deadline, question.definition, question.operation});
+  push(index, {question.ticket, question.cost, question.deadline, question.definition, question.operation,
+               question.lease});
   return {Answer::Status::promised, false, {}};
 }
 
@@ -224,11 +234,17 @@ void Prefilter::push(QueueIndex index, const Waiter& waiter) {
     queue.waiting_cost =
         std::min(queue.waiting_cost + std::min(waiter.cost, limiter::kMaxUsed), limiter::kMaxUsed);
   if (waiter.operation == Operation::refund) queue.has_refund_waiting = true;
+  list(index);
+}
+
+void Prefilter::list(QueueIndex index) {
+  Queue& queue = queues_[index];
   if (queue.open_rows > 0 || std::exchange(queue.is_listed, true)) return;
   to_ask_.push_back(index);
 }
 
 void Prefilter::flush(SteadyTime now) {
+  if (now >= next_expiry_) expire_leases(now);
   // Whoever is answered meanwhile may ask again.
   for (std::size_t i = 0; i < to_ask_.size(); ++i) ask_store(to_ask_[i], now);
   to_ask_.clear();
@@ -260,10 +276,33 @@ void Prefilter::ask_store(QueueIndex index, SteadyTime now) {
   }
   queue.waiting_cost = 0;
   queue.has_refund_waiting = false;
-  if (queue.asked.empty()) return finish(index, now);
+  if (queue.asked.empty() && !queue.wants_lease) return finish(index, now);
   const auto& time = time_of(queue.shard, now);
   queue.epoch = time ? time->epoch : 0;
   queue.bound_said_yes = bound_says_yes(queue, now);
+  add_rows(queue, now);
+  queue.open_rows = queue.rows.size();
+  if (queue.rows.empty()) return finish(index, now);
+  ++questions_total_;
+  queries_asked_total_ += queue.asked.size();
+  for (std::size_t i = 0; i < queue.rows.size(); ++i) {
+    const Row& row = queue.rows[i];
+    const bool is_lease = row.lease_part > 0;
+    const Waiter* first = is_lease ? nullptr : &queue.asked[row.first];
+    const bool is_promised =
+        store_.ask({.operation = is_lease ? Operation::take : first->operation,
+                    .definition = is_lease ? leases_[row.first].definition.get() : first->definition,
+                    .limit_tag = queue.limit_tag,
+                    .key = queue.key,
+                    .cost = is_lease ? row.lease_part : first->cost,
+                    .times = static_cast<std::uint32_t>(row.count),
+                    .ticket = make_ticket(index, i),
+                    .shard = queue.shard});
+    if (!is_promised) static_cast<void>(on_answer(make_ticket(index, i), {}, now));
+  }
+}
+
+void Prefilter::add_rows(Queue& queue, SteadyTime now) {
   for (std::size_t i = 0; i < queue.asked.size(); ++i) {
     const Waiter& waiter = queue.asked[i];
     const auto is_next_of = [&](const Row& row) {
@@ -277,34 +316,30 @@ void Prefilter::ask_store(QueueIndex index, SteadyTime now) {
       queue.rows.push_back({i, 1});
     }
   }
-  queue.open_rows = queue.rows.size();
-  ++questions_total_;
-  queries_asked_total_ += queue.asked.size();
-  for (std::size_t i = 0; i < queue.rows.size(); ++i) {
-    const Row& row = queue.rows[i];
-    const Waiter& first = queue.asked[row.first];
-    const bool is_promised = store_.ask({.operation = first.operation,
-                                         .definition = first.definition,
-                                         .limit_tag = queue.limit_tag,
-                                         .key = queue.key,
-                                         .cost = first.cost,
-                                         .times = static_cast<std::uint32_t>(row.count),
-                                         .ticket = make_ticket(index, i),
-                                         .shard = queue.shard});
-    if (!is_promised) static_cast<void>(on_answer(make_ticket(index, i), {}, now));
-  }
+  const KnownKey* key = keys_.find(queue.hash);
+  queue.known_at = key != nullptr && key->epoch == queue.epoch ? key->level.at : limiter::TimePoint{};
+  if (!std::exchange(queue.wants_lease, false) || key == nullptr || key->lease == KnownKey::kNoLease) return;
+  Leased& leased = leases_[key->lease];
+  const std::int64_t size = leased.lease.next_size(leased.most, now);
+  if (size == 0 || leased.is_asked) return;
+  leased.is_asked = true;
+  const std::int64_t part = (size + kLeaseParts - 1) / kLeaseParts;
+  queue.rows.push_back({key->lease, static_cast<std::size_t>(size / part), part});
 }
 
 bool Prefilter::is_waiting(std::uint64_t ticket) const {
+  if ((ticket & kGiveBack) != 0) return true;
   if ((ticket & kTogether) != 0) return sink_->is_waiting(together_[ticket & ~kTogether].ticket);
   const Queue& queue = queues_[ticket >> 32];
   const Row& row = queue.rows[static_cast<std::uint32_t>(ticket)];
+  if (row.lease_part > 0) return true;
   return std::any_of(queue.asked.begin() + static_cast<std::ptrdiff_t>(row.first),
                      queue.asked.begin() + static_cast<std::ptrdiff_t>(row.first + row.count),
                      [this](const Waiter& waiter) { return sink_->is_waiting(waiter.ticket); });
 }
 
 std::int64_t Prefilter::on_answer(std::uint64_t ticket, const store::SharedAnswer& answer, SteadyTime now) {
+  if ((ticket & kGiveBack) != 0) return 0;
   if ((ticket & kTogether) != 0) {
     const std::size_t place = ticket & ~kTogether;
     const Together asked = together_[place];
@@ -315,7 +350,9 @@ std::int64_t Prefilter::on_answer(std::uint64_t ticket, const store::SharedAnswe
   }
   const auto index = static_cast<QueueIndex>(ticket >> 32);
   Queue& queue = queues_[index];
-  const std::int64_t nobodys = settle(queue, queue.rows[static_cast<std::uint32_t>(ticket)], answer, now);
+  const Row& row = queue.rows[static_cast<std::uint32_t>(ticket)];
+  const std::int64_t nobodys =
+      row.lease_part > 0 ? settle_lease(queue, row, answer, now) : settle(queue, row, answer, now);
   if (--queue.open_rows == 0) finish(index, now);
   return nobodys;
 }
@@ -349,6 +386,9 @@ std::int64_t Prefilter::settle(Queue& queue, const Row& row, const store::Shared
   if (asks_to_pass(first.operation, first.cost)) {
     const bool is_refused = !has_passed(definition, answers_.back().decision);
     queue.was_granted = queue.was_granted || has_passed(definition, answers_.front().decision);
+    const std::size_t passed = is_refused ? answers_.size() - 1 : row.count;
+    queue.granted =
+        std::min(queue.granted + static_cast<std::int64_t>(passed) * first.cost, limiter::kMaxUsed);
     if (is_refused && (queue.least_refused == 0 || first.cost < queue.least_refused))
       queue.least_refused = first.cost;
   }
@@ -411,11 +451,15 @@ void Prefilter::note_vain_or_granted(const Queue& queue, KnownKey& key) const {
 void Prefilter::finish(QueueIndex index, SteadyTime now) {
   Queue& queue = queues_[index];
   KnownKey* key = keys_.find(queue.hash);
-  if (key != nullptr && key->queue == index && !queue.asked.empty()) note_vain_or_granted(queue, *key);
+  if (key != nullptr && key->queue == index && !queue.asked.empty()) {
+    note_vain_or_granted(queue, *key);
+    begin_lease(index, *key);
+  }
   queue.asked.clear();
   queue.rows.clear();
   queue.bound_said_yes = queue.was_granted = false;
-  queue.least_refused = 0;
+  queue.least_refused = queue.granted = 0;
+  if (queue.wants_lease) list(index);
   filter_waiting(index, now);
   if (!queue.waiting.empty() || queue.is_listed) return;
   if (!queue.is_detached && key != nullptr) key->queue = KnownKey::kNoQueue;
@@ -439,6 +483,133 @@ void Prefilter::filter_waiting(QueueIndex index, SteadyTime now) {
       push(index, waiter);
     }
   }
+}
+
+bool Prefilter::grant(KnownKey& key, const store::Question& question, const store::KeyHash& hash,
+                      SteadyTime now, Answer& answer) {
+  if (!asks_to_pass(question.operation, question.cost)) return false;
+  Leased& leased = leases_[key.lease];
+  if (leased.definition->digest() != question.definition->digest()) {
+    end_lease(key.lease, leased.lease.left(now));
+    return false;
+  }
+  if (!leased.lease.take(question.cost, now)) return false;
+  if (leased.lease.runs_low(now) && !leased.is_asked) {
+    if (key.queue == KnownKey::kNoQueue)
+      key.queue = take_queue(hash, question.limit_tag, question.key, key.shard);
+    queues_[key.queue].wants_lease = true;
+    list(key.queue);
+  }
+  // What is left is what the store has, by the bound, and what we have of it.
+  const limiter::TokenBucket& bucket = question.definition->bucket();
+  const auto& time = time_of(key.shard, now);
+  limiter::BucketState state{bucket.unit(), bucket.full(), {}};
+  if (time && time->epoch == key.epoch && key.level.kind == Level::Kind::tier) {
+    state = std::bit_cast<limiter::BucketState>(key.level.state);
+    bucket.advance(state, time->now);
+  }
+  const std::int64_t ours = std::min(leased.lease.left(now), bucket.burst()) * bucket.unit();
+  answer.status = Answer::Status::decided;
+  answer.decision = bucket.describe(std::max<std::int64_t>(0, state.used - ours), question.cost, Verdict::ok);
+  answer.is_local = true;
+  ++leased_grants_total_;
+  return true;
+}
+
+void Prefilter::begin_lease(QueueIndex index, KnownKey& key) {
+  Queue& queue = queues_[index];
+  const Waiter& first = queue.asked.front();
+  if (first.lease == 0 || key.level.kind != Level::Kind::tier || key.epoch != queue.epoch) return;
+  if (key.lease == KnownKey::kNoLease) {
+    const std::int64_t demand = Lease::demand(queue.granted, key.level.at - queue.known_at);
+    if (demand < Lease::kHot) return;
+    if (free_leases_.empty()) {
+      if (leases_.size() > kMostLeases) return;
+      free_leases_.push_back(static_cast<std::uint32_t>(leases_.size()));
+      leases_.push_back(leases_.front());
+    }
+    key.lease = free_leases_.back();
+    free_leases_.pop_back();
+    leases_[key.lease] = Leased{Lease(demand), queue.hash,  queue.limit_tag,
+                                queue.key,     queue.shard, first.definition->shared_from_this(),
+                                first.lease};
+  }
+  queue.wants_lease = true;
+}
+
+std::int64_t Prefilter::settle_lease(Queue& queue, const Row& row, const store::SharedAnswer& answer,
+                                     SteadyTime now) {
+  KnownKey* key = keys_.find(queue.hash);
+  const bool is_ours = key != nullptr && key->lease == row.first;
+  Leased& leased = leases_[row.first];
+  leased.is_asked = false;
+  if (!is_ours) free_leases_.push_back(static_cast<std::uint32_t>(row.first));  // it ended meanwhile
+  if (answer.status != Answer::Status::decided) return 0;
+  const limiter::DefinitionPtr definition = leased.definition;
+  limiter::TierState state = answer.states.front();
+  std::int64_t permits = 0;
+  Decision last;
+  for (std::size_t i = 0; i < row.count; ++i) {
+    last = definition->apply({&state, 1}, Operation::take, row.lease_part, answer.at);
+    if (last.verdict != Verdict::ok) break;
+    permits += row.lease_part;
+  }
+  learn(queue, *definition, last, {&state, 1}, answer.at, now);
+  if (!is_ours) return permits;
+  leased_total_ += static_cast<std::uint64_t>(permits);
+  leased.lease.add(permits, now);
+  next_expiry_ = std::min(next_expiry_, leased.lease.next_expiry());
+  return 0;
+}
+
+void Prefilter::give_back(const Leased& leased, std::int64_t permits) {
+  if (permits == 0) return;
+  lease_given_back_total_ += static_cast<std::uint64_t>(permits);
+  // What the store cannot be told stays charged: never more than the limit.
+  static_cast<void>(store_.ask({.operation = Operation::refund,
+                                .definition = leased.definition.get(),
+                                .limit_tag = leased.limit_tag,
+                                .key = leased.key,
+                                .cost = permits,
+                                .ticket = kGiveBack,
+                                .shard = leased.shard}));
+  if (KnownKey* key = keys_.find(leased.hash)) key->level.kind = Level::Kind::unknown;
+}
+
+void Prefilter::end_lease(std::uint32_t index, std::int64_t given_back) {
+  Leased& leased = leases_[index];
+  give_back(leased, given_back);
+  if (KnownKey* key = keys_.find(leased.hash)) key->lease = KnownKey::kNoLease;
+  // A question for more may be under way: its row keeps the definition until it is answered.
+  if (!leased.is_asked) free_leases_.push_back(index);
+}
+
+void Prefilter::expire_leases(SteadyTime now) {
+  next_expiry_ = SteadyTime::max();
+  for (std::uint32_t i = 1; i < leases_.size(); ++i) {
+    Leased& leased = leases_[i];
+    const KnownKey* key = keys_.find(leased.hash);
+    if (key == nullptr || key->lease != i) continue;
+    give_back(leased, leased.lease.expire(now));
+    if (leased.lease.is_over(now) && !leased.is_asked) {
+      end_lease(i, 0);
+    } else {
+      next_expiry_ = std::min(next_expiry_, std::max(leased.lease.next_expiry(), now + Micros{1}));
+    }
+  }
+}
+
+void Prefilter::end_leases(SteadyTime now) {
+  for (std::uint32_t i = 1; i < leases_.size(); ++i) {
+    const KnownKey* key = keys_.find(leases_[i].hash);
+    if (key != nullptr && key->lease == i)
+      end_lease(i, leases_[i].lease.expire(now) + leases_[i].lease.left(now));
+  }
+}
+
+std::optional<SteadyTime> Prefilter::next_wake() const {
+  if (next_expiry_ == SteadyTime::max()) return std::nullopt;
+  return next_expiry_;
 }
 
 bool Prefilter::ask_together(std::span<const store::Question> questions) {
@@ -470,6 +641,7 @@ void Prefilter::reset(const store::Question& question, std::function<void(bool)>
   // Also once it is done: questions that were asked before may be answered until then.
   const auto forget = [this, hash] {
     if (KnownKey* key = keys_.find(hash)) {
+      if (key->lease != KnownKey::kNoLease) end_lease(key->lease, 0);  // forgotten with all else
       key->level.kind = Level::Kind::unknown;
       key->held_us = 0;
     }
@@ -492,6 +664,13 @@ void Prefilter::collect(std::vector<stats::Metric>& metrics) const {
       held_total_);
   add("crowded_out_total", Kind::counter,
       "Queries refused since those that waited before them take all there can be.", crowded_out_total_);
+  add("leases", Kind::gauge, "Keys of which permits have been taken ahead.",
+      leases_.size() - 1 - free_leases_.size());
+  add("leased_grants_total", Kind::counter, "Queries granted out of permits taken ahead.",
+      leased_grants_total_);
+  add("leased_total", Kind::counter, "Permits taken ahead.", leased_total_);
+  add("leased_given_back_total", Kind::counter, "Of these, permits given back unused.",
+      lease_given_back_total_);
   add("questions_total", Kind::counter, "Questions put to the store, each about one key.", questions_total_);
   add("queries_asked_total", Kind::counter, "Queries that went into these questions.", queries_asked_total_);
   add("queries_waiting", Kind::gauge, "Queries that wait for a question's answer.", waiting_);

@@ -8,6 +8,9 @@
 //   the
 //             bound once more, in order, and those who are left go together into the next question. So the
 //             busier a key, the more of its queries share a question, and an idle one waits for nothing.
+//   lease     Of a key that is hot and allowed, permits are taken ahead and granted here (lease.h), if its
+//   limit
+//             says so.
 //   hold      Where the store keeps refusing what the bound had let through, others are draining the key.
 //             Questions about it are then spaced: by one permit's refill, twice that, and so on up to `hold`,
 //             until one is granted.
@@ -28,6 +31,7 @@
 #include <vector>
 
 #include "agent/prefilter/key_cache.h"
+#include "agent/prefilter/lease.h"
 #include "agent/store/key_hash.h"
 #include "agent/store/shared_store.h"
 
@@ -50,6 +54,10 @@ class Prefilter final : public store::Store, private store::SharedSink {
   // Puts the questions of this turn to the store. Call at its end, before the store sends.
   void flush(SteadyTime now);
   [[nodiscard]] bool has_unasked() const { return !to_ask_.empty(); }
+  // When flush is needed next for what nobody asks, if at all.
+  [[nodiscard]] std::optional<SteadyTime> next_wake() const;
+  // Gives back what was taken ahead: the agent stops.
+  void end_leases(SteadyTime now);
 
   void attach(store::AnswerSink& sink) override { sink_ = &sink; }
   [[nodiscard]] store::Answer ask(const store::Question& question, SteadyTime now) override;
@@ -74,11 +82,24 @@ class Prefilter final : public store::Store, private store::SharedSink {
     SteadyTime deadline;
     const limiter::Definition* definition;
     limiter::Operation operation;
+    std::int64_t lease;
   };
   // Waiters in a row who ask the same: one question of the store.
   struct Row {
     std::size_t first;  // into Queue::asked
     std::size_t count;
+    std::int64_t lease_part = 0;  // nobody's row: it asks `count` times for so much, ahead
+  };
+  // Permits taken ahead, and whose they are.
+  struct Leased {
+    Lease lease;
+    store::KeyHash hash;
+    std::string limit_tag;
+    std::string key;
+    std::uint32_t shard;
+    limiter::DefinitionPtr definition;
+    std::int64_t most;
+    bool is_asked = false;  // a question for more is under way
   };
   struct Queue {
     store::KeyHash hash;
@@ -98,6 +119,9 @@ class Prefilter final : public store::Store, private store::SharedSink {
     bool bound_said_yes = false;
     bool was_granted = false;
     std::int64_t least_refused = 0;  // 0: none
+    std::int64_t granted = 0;        // permits
+    limiter::TimePoint known_at{};   // when the store had spoken before
+    bool wants_lease = false;
   };
   struct Together {
     std::uint64_t ticket;
@@ -129,7 +153,9 @@ class Prefilter final : public store::Store, private store::SharedSink {
   void push(QueueIndex index, const Waiter& waiter);
   [[nodiscard]] QueueIndex take_queue(const store::KeyHash& hash, std::string_view limit_tag,
                                       std::string_view key, std::uint32_t shard);
+  void list(QueueIndex index);
   void ask_store(QueueIndex index, SteadyTime now);
+  void add_rows(Queue& queue, SteadyTime now);
   [[nodiscard]] bool bound_says_yes(const Queue& queue, SteadyTime now);
   // All rows of the question are answered.
   void finish(QueueIndex index, SteadyTime now);
@@ -137,6 +163,14 @@ class Prefilter final : public store::Store, private store::SharedSink {
   void filter_waiting(QueueIndex index, SteadyTime now);
   void free_queue(QueueIndex index);
   std::int64_t settle(Queue& queue, const Row& row, const store::SharedAnswer& answer, SteadyTime now);
+  // Leases: grants out of the key's, asks for one of a key that has become hot, takes one in, ends one.
+  [[nodiscard]] bool grant(KnownKey& key, const store::Question& question, const store::KeyHash& hash,
+                           SteadyTime now, store::Answer& answer);
+  void begin_lease(QueueIndex index, KnownKey& key);
+  std::int64_t settle_lease(Queue& queue, const Row& row, const store::SharedAnswer& answer, SteadyTime now);
+  void end_lease(std::uint32_t index, std::int64_t given_back);
+  void expire_leases(SteadyTime now);
+  void give_back(const Leased& leased, std::int64_t permits);
   void learn(const Queue& queue, const limiter::Definition& definition, const limiter::Decision& decision,
              std::span<const limiter::TierState> states, limiter::TimePoint at, SteadyTime now);
   store::AnswerSink::Fate deliver(const Waiter& waiter, const store::Answer& answer, SteadyTime now);
@@ -154,12 +188,18 @@ class Prefilter final : public store::Store, private store::SharedSink {
   std::vector<QueueIndex> to_ask_;
   std::vector<Together> together_;  // what is asked together, by the place that its ticket names
   std::vector<std::size_t> free_together_;
+  std::deque<Leased> leases_;  // the first is no lease: KnownKey::kNoLease
+  std::vector<std::uint32_t> free_leases_;
+  SteadyTime next_expiry_ = SteadyTime::max();
   std::vector<store::Answer> answers_;  // scratch
   std::size_t waiting_ = 0;             // waiters, asked or not
 
   std::uint64_t refusals_total_ = 0;
   mutable std::uint64_t held_total_ = 0;
   std::uint64_t crowded_out_total_ = 0;
+  std::uint64_t leased_grants_total_ = 0;
+  std::uint64_t leased_total_ = 0;
+  std::uint64_t lease_given_back_total_ = 0;
   std::uint64_t questions_total_ = 0;
   std::uint64_t queries_asked_total_ = 0;
   std::uint64_t turned_away_total_ = 0;

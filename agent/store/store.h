@@ -40,6 +40,7 @@ struct Question {
   std::int64_t cost = 1;
   std::uint64_t ticket = 0;  // the asker's own, handed back with the answer
   SteadyTime deadline{};     // when the asker is answered otherwise
+  std::int64_t lease = 0;    // so many permits may be taken ahead while the key is hot
 };
 
 struct Answer {
