@@ -16,16 +16,21 @@ namespace {
 
 constexpr Micros kTtlRounding = std::chrono::milliseconds(1);
 
-bool comes_back_steadily(const Tier& tier) {
-  return std::holds_alternative<limiter::TokenBucket>(tier.algorithm) ||
-         std::holds_alternative<limiter::SlidingWindow>(tier.algorithm);
+// No permit of it comes back in less, in whole ticks.
+Micros quickest_return(const Tier& tier, const limiter::TierState& state) {
+  const limiter::Rate rate = tier.rate();
+  if (const auto* bucket = std::get_if<limiter::TokenBucket>(&tier.algorithm))
+    return rate.period / rate.count / bucket->tick() * bucket->tick();
+  const auto* window = std::get_if<limiter::SlidingWindow>(&tier.algorithm);
+  if (window == nullptr) return Micros{0};
+  // Windows that held more, under a limit that was lowered since, fade faster.
+  const std::int64_t most = std::max({rate.count, state.scale, state.used});
+  return rate.period / most / window->tick() * window->tick();
 }
 
 // How far ahead of our clock the store may seem to be.
-Micros slack(const Tier& tier, Micros uncertainty) {
-  if (!comes_back_steadily(tier)) return 2 * uncertainty;
-  const limiter::Rate rate = tier.rate();
-  return std::max(Micros{0}, 2 * uncertainty - rate.period / rate.count);
+Micros slack(const Tier& tier, const limiter::TierState& state, Micros uncertainty) {
+  return std::max(Micros{0}, 2 * uncertainty - quickest_return(tier, state));
 }
 
 }  // namespace
@@ -66,7 +71,8 @@ std::optional<Decision> refuse(const Definition& definition, const Level& level,
   const auto ask_tier = [&](std::size_t index, limiter::TierState state) {
     const Tier& tier = definition.tiers()[index];
     if (tier.shadow) return;  // what only watches refuses nobody
-    Decision decision = tier.apply(state, limiter::Operation::peek, cost, now + slack(tier, uncertainty));
+    Decision decision =
+        tier.apply(state, limiter::Operation::peek, cost, now + slack(tier, state, uncertainty));
     if (decision.verdict != Verdict::limited) return;
     decision.tier = static_cast<std::uint8_t>(index);
     if (!refusal || decision.retry_after > refusal->retry_after) refusal = decision;
@@ -79,7 +85,7 @@ std::optional<Decision> refuse(const Definition& definition, const Level& level,
       break;
     case Level::Kind::until: {
       const Tier& tier = definition.tiers()[level.tier];
-      const Micros left = level.state.at - now - slack(tier, uncertainty);
+      const Micros left = level.state.at - now - slack(tier, level.state, uncertainty);
       if (left.count() <= 0 || level.state.used + cost <= tier.capacity()) break;
       refusal = Decision{.verdict = Verdict::limited,
                          .capacity = tier.capacity(),

@@ -8,7 +8,7 @@
 // took a permit at least; so where a permit takes longer to come back than clocks can differ, nothing is
 // added.
 //
-//   bucket, sliding window   refill of 2 * uncertainty, less one permit
+//   bucket, sliding window   refill of 2 * uncertainty, less one permit, in whole ticks
 //   fixed window, log        until 2 * uncertainty before the end of the window, or the next permit's return
 //   counter                  the same, and a millisecond: Redis rounds TTLs
 //
