@@ -101,7 +101,8 @@ std::optional<Decision> Prefilter::refusal(const KnownKey& key, const Definition
   if (time->now - key.level.at >= trust_) return std::nullopt;
   auto found =
       prefilter::refuse(definition, key.level, keys_.tiers_of(key), cost, time->now, time->uncertainty);
-  const Micros held = key.level.at + Micros{key.held_us} - time->now;
+  // Our clock may have stepped back behind level.at.
+  const Micros held = key.level.at + Micros{key.held_us} - std::max(time->now, key.level.at);
   if (held.count() <= 0 || cost < key.held_cost) return found;
   if (!found) {
     // The bound alone would let it pass: what the level says, but for the verdict.
@@ -208,9 +209,9 @@ Answer Prefilter::enqueue(const store::Question& question, KnownKey* key, const 
   }
   const Queue& queue = queues_[key->queue];
   if (is_crowded_out(queue, question)) {
-    // At least one permit must come back after all of them were granted to an untouched bucket.
+    // The least that may be short: those ahead can be refused by a part of a permit.
     const limiter::TokenBucket& bucket = question.definition->bucket();
-    const std::int64_t used = bucket.full() - (question.cost - 1) * bucket.unit();
+    const std::int64_t used = bucket.full() - question.cost * bucket.unit() + 1;
     Answer answer{Answer::Status::decided, false, bucket.describe(used, question.cost, Verdict::limited),
                   true};
     question.definition->judge(answer.decision);

@@ -49,7 +49,7 @@ struct Scene {
   }
   std::optional<Micros> refused_for(const DefinitionPtr& definition, std::int64_t cost, TimePoint now,
                                     Micros uncertainty = 0us) const {
-    const auto refusal = refuse(*definition, level, cost, now, uncertainty);
+    const auto refusal = refuse(*definition, level, {}, cost, now, uncertainty);
     if (!refusal) return std::nullopt;
     CHECK(refusal->verdict == (definition->is_shadow() ? Verdict::shadow : Verdict::limited));
     return refusal->retry_after;
@@ -61,7 +61,7 @@ struct Scene {
 
 TEST_CASE("level: of what nothing is known, nothing is refused") {
   const auto limit = limit_of(bucket(10, 1s, 10));
-  CHECK_FALSE(refuse(*limit, Level{}, 1, at(0s), 0us).has_value());
+  CHECK_FALSE(refuse(*limit, Level{}, {}, 1, at(0s), 0us).has_value());
 }
 
 TEST_CASE("level: a bucket is refused what has not come back, for as long as that takes") {
@@ -175,7 +175,7 @@ TEST_CASE("level: of tiers the one that decided is known, and of one that only w
   Scene scene;
   static_cast<void>(scene.ask(limit, 10, at(0s)));
   CHECK(scene.ask(limit, 5, at(1s)).tier == 1);
-  const auto refusal = refuse(*limit, scene.level, 5, at(1s), 0us);
+  const auto refusal = refuse(*limit, scene.level, {}, 5, at(1s), 0us);
   REQUIRE(refusal.has_value());
   CHECK(refusal->tier == 1);
   CHECK(refusal->capacity == 12);
@@ -186,7 +186,7 @@ TEST_CASE("level: of tiers the one that decided is known, and of one that only w
   Scene other;
   static_cast<void>(other.ask(watched, 1, at(0s)));
   CHECK(other.ask(watched, 1, at(0s)).verdict == Verdict::shadow);
-  CHECK(other.level.kind == Level::Kind::unknown);
+  CHECK(other.refused_for(watched, 1, at(0s)) == std::nullopt);
 }
 
 TEST_CASE("level: a limit in shadow is refused as such") {
@@ -221,11 +221,11 @@ TEST_CASE("level: what it refuses the store refuses, though another host was ahe
     static_cast<void>(scene.ask(limit, cost(), now, random.choose({Operation::take, Operation::peek})));
     // Where something comes back is where it can go wrong.
     const std::int64_t wanted = cost();
-    const auto told_now = refuse(*limit, scene.level, wanted, now, 0us);
+    const auto told_now = refuse(*limit, scene.level, {}, wanted, now, 0us);
     now += told_now && random.one_in(2)
                ? std::max(0us, told_now->retry_after - Micros{random.of_any_size(3 * uncertainty.count())})
                : Micros{random.of_any_size(2 * refill.count())};
-    const auto told = refuse(*limit, scene.level, wanted, now, uncertainty);
+    const auto told = refuse(*limit, scene.level, {}, wanted, now, uncertainty);
     if (!told) continue;
     ++refused;
     SharedValue value = scene.value;

@@ -211,6 +211,14 @@ TEST_CASE("prefilter: another epoch of the shard's time drops what is known") {
   CHECK(scene.settled().decision.verdict == Verdict::ok);
 }
 
+TEST_CASE("prefilter: a clock that steps back within its error makes no wait of its own") {
+  Scene scene;
+  CHECK(scene.settled({.cost = 4}).decision.remaining == 6);
+  scene.store.offset -= 5ms;
+  scene.pass(1us);
+  CHECK(scene.ask({.cost = 6}).status == Status::promised);
+}
+
 TEST_CASE("prefilter: only what asks to pass is refused here") {
   Scene scene;
   static_cast<void>(scene.settled({.cost = 10}));
