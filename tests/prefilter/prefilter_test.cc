@@ -193,11 +193,22 @@ TEST_CASE("prefilter: what the store said is trusted for so long and no longer")
 }
 
 TEST_CASE("prefilter: other rules drop what is known") {
+  const auto with = [](const std::string& name, Micros period, std::int64_t burst) {
+    return *limiter::Definition::make({{"second", *limiter::TokenBucket::make({10, 1s}, 10), false},
+                                       {name, *limiter::TokenBucket::make({burst, period}, burst), false}},
+                                      false);
+  };
   Scene scene;
+  scene.limit = with("minute", 1min, 10);
   static_cast<void>(scene.settled({.cost = 10}));
-  CHECK(scene.ask().status == Status::decided);
-  scene.limit = bucket(10, 1s, 20);
-  CHECK(scene.settled().decision.verdict == Verdict::ok);
+  scene.pass(900ms);
+  static_cast<void>(scene.settled({.operation = Operation::peek}));
+  const Answer refused = scene.ask({.cost = 5});
+  REQUIRE(refused.status == Status::decided);
+  REQUIRE(refused.decision.tier == 1);
+  // Of the tier that has its place now nothing is used.
+  scene.limit = with("hour", 1h, 8);
+  CHECK(scene.settled({.cost = 5}).decision.verdict == Verdict::ok);
 }
 
 TEST_CASE("prefilter: another epoch of the shard's time drops what is known") {
@@ -807,6 +818,19 @@ TEST_CASE("prefilter: what is asked together is answered to each, by its own tic
   CHECK(scene.passed(102));
   CHECK(scene.only_answer(103).decision.verdict == Verdict::limited);
   CHECK(scene.only_answer(104).decision.verdict == Verdict::limited);
+}
+
+TEST_CASE("prefilter: places of what was asked together are used again") {
+  Scene scene;
+  scene.limit = bucket(100, 1s, 100);
+  for (std::uint64_t i = 0; i < 20; i += 2) {
+    REQUIRE(scene.prefilter.ask_together(pair_of(scene, 1, 101 + i)));
+    for (const SharedAsked& asked : scene.store.calls[0].questions)
+      CHECK((asked.ticket & ~(std::uint64_t{1} << 63)) < 2);
+    CHECK(scene.store.answer() == 0);
+    CHECK(scene.passed(101 + i));
+    CHECK(scene.passed(102 + i));
+  }
 }
 
 TEST_CASE("prefilter: of what was asked together, only what was charged is given back") {
