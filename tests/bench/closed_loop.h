@@ -7,7 +7,8 @@
 // A `Dialect` says how the peer speaks:
 //   Skipper                            finds the end of a reply (ReplyStep advance(span)), then says which
 //   slot
-//                                      it answers (slot()) and whether it is an error (is_error())
+//                                      it answers (slot()), whether it is an error (is_error()) and whether
+//                                      it lets the query pass (is_allowed())
 //   void address(request, slot, now)   writes what differs from request to request into the encoded bytes
 //   void sample(reply)                 is shown the last whole reply of each read
 //
@@ -61,6 +62,8 @@ struct LoopFigures {
   std::uint64_t queries = 0;        // replies while measuring
   std::uint64_t total_queries = 0;  // with warm-up and what was still in flight at the end
   std::uint64_t error_replies = 0;  // of the total
+  std::uint64_t allowed = 0;        // of `queries`, those that may pass
+  std::uint64_t total_allowed = 0;  // of the total
   std::chrono::nanoseconds measured{0};
   std::chrono::nanoseconds own_cpu{0};  // while measuring
 };
@@ -191,8 +194,11 @@ class ClosedLoop {
     }
     ++figures_.total_queries;
     figures_.error_replies += connection.skipper.is_error() ? 1 : 0;
+    const std::uint64_t allowed = connection.skipper.is_allowed() ? 1 : 0;
+    figures_.total_allowed += allowed;
     if (phase_ == Phase::measuring) {
       ++figures_.queries;
+      figures_.allowed += allowed;
       figures_.latency.add(now - connection.sent_at[slot]);
     }
     connection.sent_at[slot] = kNotAsked;

@@ -26,6 +26,8 @@ class Load:
     p999_us: float
     max_us: float
     own_cpu_us_per_query: float
+    allowed: int
+    total_allowed: int
     samples: int = 0
     fallback_samples: int = 0
     first_reply: str = ""
@@ -62,6 +64,8 @@ def merged(loads: Sequence[Load]) -> Load:
         p999_us=middle("p999_us"),
         max_us=max(load.max_us for load in loads),
         own_cpu_us_per_query=middle("own_cpu_us_per_query"),
+        allowed=total("allowed"),
+        total_allowed=total("total_allowed"),
         samples=total("samples"),
         fallback_samples=total("fallback_samples"),
     )

@@ -12,6 +12,10 @@ namespace {
 
 constexpr std::uint64_t kMaxMessageBytes = 1024 * 1024;
 
+// Into the head.
+constexpr std::size_t kErrorOffset = 7;
+constexpr std::size_t kAllowedOffset = 9;  // behind the first byte of the decision's array
+
 enum class Counts : std::uint8_t { bytes, items, pairs, nothing_known };
 
 // How a value goes on after its first byte.
@@ -131,12 +135,17 @@ std::uint32_t MsgpackSkipper::slot() const noexcept {
     msgid = (msgid << 8) | static_cast<std::uint32_t>(head_[kMsgidOffset + n]);
   }
   const bool is_ours =
-      head_size_ == head_.size() && head_[0] == std::byte{0x94} && head_[2] == std::byte{0xce};
+      head_size_ > kErrorOffset && head_[0] == std::byte{0x94} && head_[2] == std::byte{0xce};
   return is_ours ? msgid - kMsgidBase : UINT32_MAX;
 }
 
 bool MsgpackSkipper::is_error() const noexcept {
-  return head_[1] == std::byte{0x01} && head_[7] != std::byte{0xc0};
+  return head_[1] == std::byte{0x01} && head_[kErrorOffset] != std::byte{0xc0};
+}
+
+bool MsgpackSkipper::is_allowed() const noexcept {
+  return head_size_ > kAllowedOffset && head_[kErrorOffset] == std::byte{0xc0} &&
+         head_[kAllowedOffset] == std::byte{0xc3};
 }
 
 }  // namespace allowd::bench

@@ -4,7 +4,7 @@
 //
 // The load generator must do the same small work for an echoed request and for a decision, so it looks only
 // at the shape, and at a head that has the same place in both: `94 <type> ce <msgid, 4 bytes> <error or
-// method>`.
+// method>`; in a decision then `<array> <allowed>`.
 //
 // Units    Bytes. A message over 1 MiB is refused.
 // Errors   advance() throws PeerError on the one byte MessagePack never uses and on a message that is too
@@ -35,9 +35,11 @@ class MsgpackSkipper {
   [[nodiscard]] bool is_inside() const noexcept { return message_bytes_ > 0; }
 
   // About the message that advance() just completed: the slot of the request it answers (a huge number if its
-  // head is not that of an answer to us), and whether it carries an RPC error.
+  // head is not that of an answer to us), whether it carries an RPC error, and whether it is a decision that
+  // lets the query pass. An echoed request is neither.
   [[nodiscard]] std::uint32_t slot() const noexcept;
   [[nodiscard]] bool is_error() const noexcept;
+  [[nodiscard]] bool is_allowed() const noexcept;
 
  private:
   struct Place {
@@ -52,7 +54,7 @@ class MsgpackSkipper {
 
   Place place_;
   std::uint64_t message_bytes_ = 0;
-  std::array<std::byte, 8> head_{};
+  std::array<std::byte, 10> head_{};
   std::size_t head_size_ = 0;
 };
 

@@ -50,6 +50,8 @@ Fields fields_of(const Report& report) {
       {"own_cpu_us_per_query", number(per(in_microseconds(figures.own_cpu), figures.queries))},
       {"total_queries", std::to_string(figures.total_queries)},
       {"error_replies", std::to_string(figures.error_replies)},
+      {"allowed", std::to_string(figures.allowed)},
+      {"total_allowed", std::to_string(figures.total_allowed)},
   };
   fields.insert(fields.end(), report.more.begin(), report.more.end());
   return fields;

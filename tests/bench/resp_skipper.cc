@@ -43,7 +43,7 @@ ReplyStep RespSkipper::advance(std::span<const std::byte> input) {
   if (complete) {
     items_left_ = 1;
     reply_bytes_ = 0;
-    is_first_value_ = true;
+    values_begun_ = 0;
   }
   return {at, complete};
 }
@@ -52,9 +52,9 @@ void RespSkipper::begin_value(char lead) {
   if (lead != '+' && lead != '-' && lead != ':' && lead != '$' && lead != '*') {
     throw PeerError("the peer sent something that is not RESP2");
   }
-  if (is_first_value_) {
+  if (values_begun_++ == 0) {
     is_error_ = lead == '-';
-    is_first_value_ = false;
+    is_allowed_ = false;
   }
   --items_left_;
   lead_ = lead;
@@ -64,8 +64,11 @@ void RespSkipper::begin_value(char lead) {
 }
 
 void RespSkipper::take_digit(char digit) {
-  if (lead_ != '$' && lead_ != '*') {
-    return;  // a status, an error or an integer: the line is all of it
+  if (lead_ != '$' && lead_ != '*') {  // a status, an error or an integer: the line is all of it
+    if (lead_ == ':' && values_begun_ == 2 && digit != '\r') {
+      is_allowed_ = digit == '1';
+    }
+    return;
   }
   if (digit == '-') {
     is_negative_ = true;

@@ -27,6 +27,8 @@ class RespSkipper {
   [[nodiscard]] std::uint32_t slot() const noexcept { return 0; }
   // Whether the reply that advance() just completed is an error.
   [[nodiscard]] bool is_error() const noexcept { return is_error_; }
+  // Whether it is an array that begins with the integer 1, as the script's answer to a query that may pass.
+  [[nodiscard]] bool is_allowed() const noexcept { return is_allowed_; }
 
  private:
   void begin_value(char lead);
@@ -39,8 +41,9 @@ class RespSkipper {
   bool is_negative_ = false;
   bool in_line_ = false;  // between a value's first byte and its line end
   char lead_ = '\0';
-  bool is_first_value_ = true;
   bool is_error_ = false;
+  std::uint32_t values_begun_ = 0;  // of this reply
+  bool is_allowed_ = false;
   std::int64_t reply_bytes_ = 0;
 };
 
