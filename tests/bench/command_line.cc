@@ -61,6 +61,14 @@ std::uint64_t CommandLine::number(const std::string& name, std::uint64_t otherwi
   return *value;
 }
 
+double CommandLine::decimal(const std::string& name, double otherwise, double most) const {
+  const std::optional<double> value = has(name) ? parse_all<double>(values_.at(name)) : otherwise;
+  if (!value || !(*value > 0 && *value <= most)) {
+    throw UsageError(name + " takes a number above 0 and up to " + std::to_string(most));
+  }
+  return *value;
+}
+
 std::chrono::nanoseconds CommandLine::seconds(const std::string& name, double otherwise) const {
   const std::optional<double> value = has(name) ? parse_all<double>(values_.at(name)) : otherwise;
   if (!value || !(*value >= 0 && *value <= kMostSeconds)) {

@@ -33,6 +33,8 @@ class CommandLine {
   [[nodiscard]] std::string required_text(const std::string& name) const;
   [[nodiscard]] std::uint64_t number(const std::string& name, std::uint64_t otherwise, std::uint64_t least,
                                      std::uint64_t most) const;
+  // A number with a point, above zero.
+  [[nodiscard]] double decimal(const std::string& name, double otherwise, double most) const;
   [[nodiscard]] std::chrono::nanoseconds seconds(const std::string& name, double otherwise) const;
 
  private:

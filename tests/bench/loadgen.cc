@@ -10,6 +10,7 @@
 #include <csignal>
 #include <cstdio>
 #include <exception>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -28,6 +29,7 @@ constexpr const char* kUsage =
     "  --connections N    connections (1)\n"
     "  --depth D          requests in flight on each (1)\n"
     "  --keys K           distinct keys, walked in a fixed shuffled order (1000)\n"
+    "  --zipf S           or drawn: the key of rank r in proportion to r^-S\n"
     "  --limit NAME       the limit to ask (bench)\n"
     "  --key-prefix S     what keys begin with (user:)\n"
     "  --seconds S        measure so long (2)\n"
@@ -40,6 +42,7 @@ constexpr const char* kUsage =
 
 constexpr std::uint64_t kMostConnections = 10'000;
 constexpr std::uint64_t kMostDepth = 16'384;
+constexpr double kMostZipfExponent = 10;
 constexpr std::size_t kMostNameBytes = 128;
 constexpr std::size_t kMostPrefixBytes = 1000;
 
@@ -94,6 +97,7 @@ struct Settings {
   Endpoint endpoint = Endpoint::unix_socket("");
   LoopPlan plan;
   std::uint64_t keys = 0;
+  std::optional<double> zipf_exponent;
   std::string limit;
   std::string key_prefix;
   bool is_insert = false;
@@ -103,8 +107,8 @@ struct Settings {
 
 Settings read_settings(int argc, char** argv) {
   const CommandLine line(argc, argv,
-                         {"--socket", "--connections", "--depth", "--keys", "--limit", "--key-prefix",
-                          "--seconds", "--count", "--warmup", "--insert"},
+                         {"--socket", "--connections", "--depth", "--keys", "--zipf", "--limit",
+                          "--key-prefix", "--seconds", "--count", "--warmup", "--insert"},
                          {"--write-each", "--first-reply", "--json"});
   Settings settings;
   settings.endpoint = Endpoint::unix_socket(line.required_text("--socket"));
@@ -122,6 +126,9 @@ Settings read_settings(int argc, char** argv) {
   if (line.has("--count")) {
     settings.plan.count = line.number("--count", 0, 1, UINT64_MAX);
   }
+  if (line.has("--zipf")) {
+    settings.zipf_exponent = line.decimal("--zipf", 1, kMostZipfExponent);
+  }
   if (settings.is_insert) {
     settings.keys = line.number("--insert", 0, 1, RequestTable::kMaxKeys);
     settings.plan.count = settings.keys;
@@ -129,8 +136,8 @@ Settings read_settings(int argc, char** argv) {
   if (settings.plan.count && (line.has("--warmup") || line.has("--seconds"))) {
     throw UsageError("--count and --insert go with neither --warmup nor --seconds");
   }
-  if (settings.is_insert && (line.has("--count") || line.has("--keys"))) {
-    throw UsageError("--insert goes with neither --count nor --keys");
+  if (settings.is_insert && (line.has("--count") || line.has("--keys") || line.has("--zipf"))) {
+    throw UsageError("--insert goes with neither --count, --keys nor --zipf");
   }
   if (settings.limit.size() > kMostNameBytes || settings.key_prefix.size() > kMostPrefixBytes) {
     throw UsageError("--limit or --key-prefix is too long");
@@ -154,7 +161,7 @@ std::vector<std::byte> first_reply(const Settings& settings, RequestTable& reque
 }
 
 int run(const Settings& settings) {
-  RequestTable requests(settings.key_prefix, settings.keys,
+  RequestTable requests(settings.key_prefix, settings.keys, settings.zipf_exponent,
                         [&](const std::string& key) { return encoded_request(settings.limit, key); });
   const std::vector<std::byte> reply = first_reply(settings, requests);
   MsgpackDialect dialect;

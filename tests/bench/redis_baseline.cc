@@ -12,6 +12,7 @@
 #include <csignal>
 #include <cstdio>
 #include <exception>
+#include <optional>
 #include <string>
 
 #include "closed_loop.h"
@@ -28,12 +29,14 @@ constexpr const char* kUsage =
     "usage: redis_baseline --redis HOST:PORT|PATH [options]\n"
     "  --connections N    connections, one request in flight on each (64)\n"
     "  --keys K           distinct keys, walked in a fixed shuffled order (10000)\n"
+    "  --zipf S           or drawn: the key of rank r in proportion to r^-S\n"
     "  --key-prefix S     what keys begin with (baseline:)\n"
-    "  --rate N           tokens per second (1000000)\n"
+    "  --rate N           tokens per second, also a fraction (1000000)\n"
     "  --burst N          tokens in a full bucket (1000000)\n"
     "  --seconds S        measure so long (2)\n"
     "  --count N          or measure so many requests, without warm-up\n"
     "  --warmup S         ask so long before measuring (0)\n"
+    "  --ping             send PING, not the script: what the round trip alone takes\n"
     "  --first-reply      print the first reply in hex\n"
     "  --json             print one line of JSON\n";
 
@@ -62,6 +65,7 @@ return { allowed and 1 or 0, math.floor(tokens), wait }
 
 constexpr std::uint64_t kMostConnections = 10'000;
 constexpr std::uint64_t kMostTokens = 1'000'000'000;
+constexpr double kMostZipfExponent = 10;
 constexpr std::size_t kMostPrefixBytes = 1000;
 constexpr std::size_t kNowDigits = 16;  // microseconds since the epoch, until the year 2286
 
@@ -115,18 +119,20 @@ struct Settings {
   Endpoint endpoint = Endpoint::unix_socket("");
   LoopPlan plan;
   std::uint64_t keys = 0;
+  std::optional<double> zipf_exponent;
   std::string key_prefix;
   std::string rate;
   std::string burst;
+  bool only_pings = false;
   bool shows_first_reply = false;
   bool as_json = false;
 };
 
 Settings read_settings(int argc, char** argv) {
   const CommandLine line(argc, argv,
-                         {"--redis", "--connections", "--keys", "--key-prefix", "--rate", "--burst",
+                         {"--redis", "--connections", "--keys", "--zipf", "--key-prefix", "--rate", "--burst",
                           "--seconds", "--count", "--warmup"},
-                         {"--first-reply", "--json"});
+                         {"--ping", "--first-reply", "--json"});
   Settings settings;
   settings.endpoint = Endpoint::parse(line.required_text("--redis"));
   settings.plan.connections = line.number("--connections", 64, 1, kMostConnections);
@@ -134,10 +140,15 @@ Settings read_settings(int argc, char** argv) {
   settings.plan.duration = line.seconds("--seconds", 2);
   settings.keys = line.number("--keys", 10'000, 1, RequestTable::kMaxKeys);
   settings.key_prefix = line.text("--key-prefix", "baseline:");
-  settings.rate = std::to_string(line.number("--rate", 1'000'000, 1, kMostTokens));
+  static_cast<void>(line.decimal("--rate", 1, static_cast<double>(kMostTokens)));
+  settings.rate = line.text("--rate", "1000000");
   settings.burst = std::to_string(line.number("--burst", 1'000'000, 1, kMostTokens));
+  settings.only_pings = line.has("--ping");
   settings.shows_first_reply = line.has("--first-reply");
   settings.as_json = line.has("--json");
+  if (line.has("--zipf")) {
+    settings.zipf_exponent = line.decimal("--zipf", 1, kMostZipfExponent);
+  }
   if (line.has("--count")) {
     settings.plan.count = line.number("--count", 0, 1, UINT64_MAX);
   }
@@ -176,13 +187,19 @@ int run(const Settings& settings) {
   const UniqueFd connection = settings.endpoint.connect();
   const std::string sha = load_script(connection);
   const std::string blank_now(kNowDigits, '0');
-  RequestTable requests(settings.key_prefix, settings.keys, [&](const std::string& key) {
-    return command({"EVALSHA", sha, "1", key, blank_now, settings.rate, settings.burst, "1"});
-  });
+  const auto encode = [&](const std::string& key) {
+    // A PING's text is echoed, so the time may stand in it as well.
+    return settings.only_pings
+               ? command({"PING", blank_now})
+               : command({"EVALSHA", sha, "1", key, blank_now, settings.rate, settings.burst, "1"});
+  };
+  RequestTable requests(settings.key_prefix, settings.keys, settings.zipf_exponent, encode);
   std::string after_now = "\r\n";
-  append_word(after_now, settings.rate);
-  append_word(after_now, settings.burst);
-  append_word(after_now, "1");
+  if (!settings.only_pings) {
+    append_word(after_now, settings.rate);
+    append_word(after_now, settings.burst);
+    append_word(after_now, "1");
+  }
   RespDialect dialect(requests.request_bytes() - after_now.size() - kNowDigits);
   std::string first(requests.request_bytes(), '\0');
   std::memcpy(first.data(), requests.next(), first.size());
