@@ -19,6 +19,7 @@ from typing import Any
 
 sys.dont_write_bytecode = True  # a benchmark leaves no files in the sources
 
+import hot_key_scenarios  # noqa: E402
 import local_scenarios  # noqa: E402
 import memory_scenarios  # noqa: E402
 import redis_scenarios  # noqa: E402
@@ -51,6 +52,26 @@ SCENARIOS = [
         "redis_64x16",
         "64 connections, 16 requests in flight each, 10,000 keys: the agent on Redis against one EVALSHA a request",
         redis_scenarios.redis_64x16,
+    ),
+    Scenario(
+        "hot_key_1_per_min",
+        "one key far over a limit of 1/min on Redis, 128 requests in flight: against an echo server",
+        hot_key_scenarios.hot_key_1_per_min,
+    ),
+    Scenario(
+        "hot_key_100_per_s",
+        "one key far over a limit of 100/s on Redis, 128 requests in flight: against an echo server",
+        hot_key_scenarios.hot_key_100_per_s,
+    ),
+    Scenario(
+        "hot_key_under_limit",
+        "one key under its limit on Redis, 64 connections: how many queries share a question, and how long they wait",
+        hot_key_scenarios.hot_key_under_limit,
+    ),
+    Scenario(
+        "zipf_million",
+        "a million keys by Zipf's law, half of the queries over the limit: against one EVALSHA a request",
+        hot_key_scenarios.zipf_million,
     ),
     Scenario("idle", "fresh agents that nobody asks anything", memory_scenarios.idle),
     Scenario(

@@ -53,7 +53,9 @@ def _rounds_against_echo(options: Options, depth: int, *more: str) -> list[dict[
         echo, agent = stage.start_echo(), stage.start_agent(_LIMIT)
         check_decision(stage.load(agent, "--count", "1", "--first-reply").first_reply, "local")
         for number in range(1, options.rounds + 1):
-            figures = _round_against_echo(stage, echo, agent, options.seconds, "--depth", str(depth), *more)
+            figures = round_against_echo(
+                stage, echo, agent, options.seconds, "--depth", str(depth), "--keys", "1000", *more
+            )
             rounds.append(figures)
             say_round(
                 number,
@@ -66,8 +68,9 @@ def _rounds_against_echo(options: Options, depth: int, *more: str) -> list[dict[
     return rounds
 
 
-def _round_against_echo(stage: Stage, echo: Server, agent: Server, seconds: float, *load: str) -> dict[str, Any]:
-    options = [*load, *f"--keys 1000 --seconds {seconds / _SLICES} --warmup {_SLICE_WARMUP}".split()]
+def round_against_echo(stage: Stage, echo: Server, agent: Server, seconds: float, *load: str) -> dict[str, Any]:
+    """One round of slices in turn; `load` is what loadgen is to ask of both."""
+    options = [*load, *f"--seconds {seconds / _SLICES} --warmup {_SLICE_WARMUP}".split()]
     before = {server: procfs.cpu_seconds(server.pid) for server in (echo, agent)}
     echo_loads, agent_loads = alternate(
         _SLICES, partial(stage.load, echo, *options), partial(stage.load, agent, *options)

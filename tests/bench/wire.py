@@ -73,8 +73,16 @@ class RedisClient:
 
     def script_calls(self) -> int:
         """How many EVALSHA the server has run so far."""
-        entry = self._info("commandstats").get("cmdstat_evalsha", "calls=0")
-        return int(dict(part.split("=", 1) for part in entry.split(","))["calls"])
+        return self.command_calls().get("evalsha", 0)
+
+    def command_calls(self) -> dict[str, int]:
+        """How often each command has been run so far, by clients and by scripts."""
+        prefix = "cmdstat_"
+        return {
+            name.removeprefix(prefix): int(dict(part.split("=", 1) for part in entry.split(","))["calls"])
+            for name, entry in self._info("commandstats").items()
+            if name.startswith(prefix)
+        }
 
     def _info(self, section: str) -> dict[str, str]:
         text = self.call("INFO", section).decode()
@@ -158,15 +166,21 @@ def decode_hex(text: str) -> Any:
     return decode(take)
 
 
-def ask_agent(path: Path, method: str, timeout: float = 5.0) -> Any:
-    """One RPC without parameters on a connection of its own; returns its result."""
-    if len(method) > 31:
-        raise ValueError("method name too long for a fixstr")
+def _encode_text(text: str) -> bytes:
+    data = text.encode()
+    if len(data) > 31:
+        raise ValueError("text too long for a fixstr")
+    return bytes([0xA0 | len(data)]) + data
+
+
+def ask_agent(path: Path, method: str, *params: str, timeout: float = 5.0) -> Any:
+    """One RPC on a connection of its own; returns its result."""
+    request = [b"\x94\x00\x01", _encode_text(method), bytes([0x90 | len(params)]), *map(_encode_text, params)]
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(timeout)
         connection.connect(str(path))
         stream = _Stream(connection)
-        stream.send(b"\x94\x00\x01" + bytes([0xA0 | len(method)]) + method.encode() + b"\x90")
+        stream.send(b"".join(request))
         reply = decode(stream.take)
     if not isinstance(reply, list) or reply[:2] != [1, 1] or len(reply) != 4:
         raise WireError(f"{method}: not an answer: {reply!r}")
