@@ -79,6 +79,11 @@ SCENARIOS = [
         "a million distinct keys into the memory store, watched by a second client",
         memory_scenarios.million_keys,
     ),
+    Scenario(
+        "spoofed_keys",
+        "keys that are asked once and never again, through an agent on Redis",
+        memory_scenarios.spoofed_keys,
+    ),
 ]
 
 
@@ -87,11 +92,12 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--bin", type=Path, required=True, help="directory of the executables (a release build)")
     parser.add_argument("--rounds", type=int, default=5, help="rounds of A B in each scenario (5)")
     parser.add_argument("--seconds", type=float, default=2.0, help="measured per side and round (2)")
+    parser.add_argument("--count", type=int, default=1_000_000, help="keys that spoofed_keys makes up (1000000)")
     parser.add_argument("--only", choices=[scenario.name for scenario in SCENARIOS], help="run this scenario alone")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write all figures there")
     arguments = parser.parse_args()
-    if arguments.rounds < 1 or not arguments.seconds > 0:
-        parser.error("--rounds and --seconds must be positive")
+    if arguments.rounds < 1 or not arguments.seconds > 0 or arguments.count < 1:
+        parser.error("--rounds, --seconds and --count must be positive")
     return arguments
 
 
@@ -119,7 +125,7 @@ def main() -> int:
     arguments = parse_arguments()
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: sys.exit(1))  # so that the processes started are ended too
-    options = Options(arguments.bin.resolve(), arguments.rounds, arguments.seconds)
+    options = Options(arguments.bin.resolve(), arguments.rounds, arguments.seconds, arguments.count)
     results: list[dict[str, Any]] = []
     failed = False
     for scenario in SCENARIOS:

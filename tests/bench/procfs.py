@@ -21,6 +21,11 @@ def resident_bytes(pid: int) -> int:
     return _status_number(Path(f"/proc/{pid}/status"), "VmRSS") * 1024
 
 
+def peak_resident_bytes(pid: int) -> int:
+    """VmHWM: the most that it ever was."""
+    return _status_number(Path(f"/proc/{pid}/status"), "VmHWM") * 1024
+
+
 def voluntary_switches(pid: int) -> int:
     """How often its threads have gone to sleep so far, that is how often they were woken."""
     return sum(

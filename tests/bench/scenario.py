@@ -17,6 +17,7 @@ class Options:
     bin_directory: Path
     rounds: int
     seconds: float  # measured per side and round
+    spoofed_keys: int
 
 
 @dataclass(frozen=True)

@@ -71,6 +71,10 @@ class RedisClient:
         cpu = self._info("cpu")
         return float(cpu["used_cpu_user"]) + float(cpu["used_cpu_sys"])
 
+    def used_bytes(self) -> int:
+        """What the server has allocated."""
+        return int(self._info("memory")["used_memory"])
+
     def script_calls(self) -> int:
         """How many EVALSHA the server has run so far."""
         return self.command_calls().get("evalsha", 0)
