@@ -75,7 +75,8 @@ TEST_CASE("config document: every option that it describes is read") {
 TEST_CASE("config document: every option that is read is described") {
   const std::string text =
       "[agent]\nsocket = \"/s\"\nsocket_group = \"g\"\nadmin_socket = \"/a\"\n[redis]\nurl = "
-      "\"redis://h\"\n[limits.x]\nrate = \"1/s\"\noverrides = { k = { deny = true } }\nplans = { p = { rate "
+      "\"redis://h\"\n[limits.x]\nrate = \"1/s\"\nlease = 5\noverrides = { k = { deny = true } }\nplans = { "
+      "p = { rate "
       "= "
       "\"2/s\" } }\n[limits.y]\nrate = \"1/s\"\nalgorithm = \"fixed_window\"\n[limits.z]\ntiers = [ { name = "
       "\"t\", rate = \"1/s\" } ]\n";
