@@ -287,12 +287,33 @@ LeaseSize read_lease(const Table& table, const limiter::Definition& definition) 
   return lease;
 }
 
+std::int64_t read_split(const Table& table, const LimitConfig& limit) {
+  constexpr std::int64_t kMostParts = 64;
+  const std::int64_t parts = table.integer("split", 2, kMostParts).value_or(1);
+  if (parts == 1) return 1;
+  if (limit.is_host_wide) table.fail("split", "is for limits that hosts share");
+  if (limit.lease.amount > 0) table.fail("split", "cannot stand beside lease");
+  const auto check = [&](const limiter::Definition& definition) {
+    if (definition.shape() != limiter::Definition::Shape::bucket)
+      table.fail("split", "is for a token_bucket without tiers");
+    const limiter::TokenBucket& bucket = definition.bucket();
+    if (bucket.rate().count < parts || bucket.burst() < parts)
+      table.fail("split", "must be at most the rate's count and the burst");
+    if (auto made = parts_of(definition, parts); !made) table.fail("split", made.error().message);
+  };
+  check(*limit.definition);
+  for (const Plan& plan : limit.plans) check(*plan.definition);
+  for (const Override& override : limit.overrides) {
+    if (override.kind == Override::Kind::definition) check(*override.definition);
+  }
+  return parts;
+}
+
 LimitConfig read_limit(const Table& table, std::string name, const AgentConfig& agent) {
-  constexpr std::array<std::string_view, 13> kKnown = {"rate",   "burst", "algorithm", "align",      "tiers",
+  constexpr std::array<std::string_view, 14> kKnown = {"rate",   "burst", "algorithm", "align",      "tiers",
                                                        "shadow", "plans", "overrides", "on_failure", "scope",
-                                                       "refund", "lease", "deadline"};
-  constexpr std::array<std::string_view, 4> kLater = {"split", "overflow", "max_new_keys_per_second",
-                                                      "local_share"};
+                                                       "refund", "lease", "split",     "deadline"};
+  constexpr std::array<std::string_view, 3> kLater = {"overflow", "max_new_keys_per_second", "local_share"};
   table.allow_only(kKnown, kLater);
   LimitConfig limit;
   limit.name = std::move(name);
@@ -311,6 +332,7 @@ LimitConfig read_limit(const Table& table, std::string name, const AgentConfig& 
   const bool is_counter = limit.definition->shape() == limiter::Definition::Shape::counter;
   if (limit.may_refund && is_counter) table.fail("refund", "a counter cannot give back");
   limit.lease = read_lease(table, *limit.definition);
+  limit.split = read_split(table, limit);
   if (limit.is_host_wide && limit.lease.amount > 0) table.fail("lease", "is for limits that hosts share");
   limit.on_failure = read_policy(table);
   limit.deadline = table.duration("deadline").value_or(agent.deadline);
@@ -363,6 +385,23 @@ std::int64_t LeaseSize::permits(const limiter::Definition& definition) const {
   const std::int64_t burst = definition.bucket().burst();
   if (!is_percent) return std::min(amount, burst);
   return std::max<std::int64_t>(1, burst / 100 * amount + burst % 100 * amount / 100);
+}
+
+Result<std::vector<limiter::DefinitionPtr>> parts_of(const limiter::Definition& definition,
+                                                     std::int64_t parts) {
+  std::vector<limiter::DefinitionPtr> all;
+  if (parts < 2 || definition.shape() != limiter::Definition::Shape::bucket) return all;
+  const limiter::TokenBucket& bucket = definition.bucket();
+  const auto share = [&](std::int64_t whole, std::int64_t part) {
+    return whole / parts + (part < whole % parts ? 1 : 0);
+  };
+  for (std::int64_t i = 0; i < parts; ++i) {
+    auto part = limiter::TokenBucket::make({share(bucket.rate().count, i), bucket.rate().period},
+                                           share(bucket.burst(), i));
+    if (!part) return std::move(part.error());
+    all.push_back(*limiter::Definition::make({{"", *part, false}}, definition.is_shadow()));
+  }
+  return all;
 }
 
 std::string LeaseSize::print() const {

@@ -77,6 +77,11 @@ struct LeaseSize {
   [[nodiscard]] std::string print() const;
 };
 
+// A bucket in so many smaller ones, the largest first, that together are no more than it; none for other
+// limits and for one part. Fails where a part could not be counted exactly.
+[[nodiscard]] Result<std::vector<limiter::DefinitionPtr>> parts_of(const limiter::Definition& definition,
+                                                                   std::int64_t parts);
+
 struct LimitConfig {
   std::string name;
   limiter::DefinitionPtr definition;  // never null
@@ -85,6 +90,7 @@ struct LimitConfig {
   bool is_host_wide = false;          // scope = "host": kept in memory even with Redis
   bool may_refund = false;            // by applications
   LeaseSize lease;
+  std::int64_t split = 1;  // into so many parts, each on a server of its own
   FailurePolicy on_failure = FailurePolicy::allow;
   limiter::Micros deadline;  // the agent's unless the limit has its own
 };

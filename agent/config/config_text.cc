@@ -112,6 +112,7 @@ void write_limit(std::ostream& out, const LimitConfig& limit) {
   out << "\nshadow = " << truth(limit.definition->is_shadow()) << "\n"
       << "scope = " << (limit.is_host_wide ? "\"host\"" : "\"global\"") << "\n"
       << "refund = " << truth(limit.may_refund) << "\n"
+      << (limit.split > 1 ? "split = " + std::to_string(limit.split) + "\n" : "")
       << (limit.lease.amount > 0 ? "lease = " + limit.lease.print() + "\n" : "")
       << "on_failure = " << quoted(name_of(limit.on_failure)) << "\n"
       << "deadline = " << quoted(print(limit.deadline)) << "\n";

@@ -138,8 +138,8 @@ Outcome Decider::ask(SubjectView subject, std::string_view key, limiter::Micros 
     return decided_now(*limit, key, now, [&] { return by_override(*limit, *rule); });
   }
   wait = std::min(wait, kLongestDeadline);
-  store::Question question{operation,  rule->definition.get(), rule->tag, key, cost, 0, now + wait,
-                           rule->lease};
+  store::Question question{
+      operation, rule->definition.get(), rule->tag, key, cost, 0, now + wait, rule->lease, rule->parts};
   if (is_kept_here(*limit)) {
     store::Store& store = is_local_ ? store_ : host_;
     return decided_now(*limit, key, now,
@@ -148,7 +148,7 @@ Outcome Decider::ask(SubjectView subject, std::string_view key, limiter::Micros 
   if (is_decided_here(subject)) {
     // Can never pass: no trip to the store, so its true level is not known here.
     const store::Answer never{store::Answer::Status::decided, false,
-                              rule->definition->apply_to_nothing(operation, cost, limiter::TimePoint{})};
+                              rule->asked().apply_to_nothing(operation, cost, limiter::TimePoint{})};
     return decided_now(*limit, key, now, [&] { return by_store(*limit, *rule, never, Source::local); });
   }
   if (wait.count() == 0) {
@@ -186,7 +186,7 @@ void Decider::occupy(DeadlineQueue::Slot slot, SubjectView subject, const store:
 bool Decider::is_decided_here(SubjectView subject) const {
   if (subject.rule->kind != config::Override::Kind::definition || is_kept_here(*subject.limit)) return true;
   const bool asks_to_pass = subject.operation == Operation::take || subject.operation == Operation::peek;
-  return asks_to_pass && !subject.rule->definition->can_hold(subject.cost);
+  return asks_to_pass && !subject.rule->asked().can_hold(subject.cost);
 }
 
 bool Decider::would_pass(SubjectView subject, std::string_view key, SteadyTime now) {
@@ -212,7 +212,8 @@ bool Decider::ask_together(std::span<const std::pair<Subject, std::string_view>>
   for (const auto& [subject, key] : questions) {
     slots.push_back(take_slot());
     asked.push_back({subject.operation, subject.rule->definition.get(), subject.rule->tag, key, subject.cost,
-                     make_ticket(slots.back(), open_[slots.back()].generation), deadline, 0});
+                     make_ticket(slots.back(), open_[slots.back()].generation), deadline, 0,
+                     subject.rule->parts});
   }
   if (!store_.ask_together(asked)) {
     for (const DeadlineQueue::Slot slot : slots) release(slot);
@@ -238,8 +239,8 @@ void Decider::reset(std::string_view name, std::string_view key,
     done(Error{Error::Code::retry_later, "the store cannot be reached"});
   };
   store::Store& store = (*limit)->is_host_wide() ? host_ : store_;
-  for (const auto& [tag, definition] : all)
-    store.reset({Operation::refund, definition.get(), tag, key, 0, 0, {}, 0}, on_each);
+  for (const auto& [tag, definition, parts] : all)
+    store.reset({Operation::refund, definition.get(), tag, key, 0, 0, {}, 0, parts}, on_each);
 }
 
 std::uint64_t Decider::next_ticket() const {
@@ -339,7 +340,7 @@ protocol::Decision Decider::by_store(const Limit& limit, const Rule& rule, const
 }
 
 protocol::Decision Decider::by_policy(SubjectView subject, std::size_t shard, SteadyTime now) {
-  const limiter::Definition& definition = *subject.rule->definition;
+  const limiter::Definition& definition = subject.rule->asked();
   const limiter::Tier& tier = definition.strictest();
   const std::uint64_t capacity = to_unsigned(tier.capacity());
   protocol::Decision decision{.limit = capacity,

@@ -29,6 +29,7 @@ Limit::Limit(const config::LimitConfig& config, stats::Registry& registry)
     : name_(config.name),
       label_(make_label('n', name_)),
       lease_(config.lease),
+      split_(config.split),
       base_(make_rule(config.definition, registry)),
       is_host_wide_(config.is_host_wide),
       may_refund_(config.may_refund),
@@ -61,6 +62,14 @@ Rule Limit::make_rule(limiter::DefinitionPtr definition, stats::Registry& regist
   for (const limiter::Tier& tier : definition->tiers())
     rule.decisions.push_back(&registry.decisions_of(name_, tier.name));
   rule.lease = lease_.permits(*definition);
+  const auto parts = config::parts_of(*definition, split_);
+  for (const limiter::DefinitionPtr& part : *parts) {
+    const std::string state = "s" + std::to_string(rule.parts.size()) + ".";
+    rule.parts.push_back({part, store::make_limit_tag('n', name_, state)});
+  }
+  for (KeptAs& kept : kept_as_) {
+    if (kept.tag == rule.tag && kept.parts.empty()) kept.parts = rule.parts;
+  }
   rule.definition = std::move(definition);
   return rule;
 }
@@ -73,7 +82,7 @@ void Limit::note_kept_as(std::string tag, const limiter::DefinitionPtr& definiti
            std::equal(ours.begin(), ours.end(), theirs.begin(), theirs.end(),
                       [](const auto& a, const auto& b) { return a.identity() == b.identity(); });
   });
-  if (!is_known) kept_as_.push_back({std::move(tag), definition});
+  if (!is_known) kept_as_.push_back({std::move(tag), definition, {}});
 }
 
 void Limit::add_override(const config::Override& override, stats::Registry& registry) {

@@ -15,6 +15,7 @@
 
 #include "agent/config/config.h"
 #include "agent/stats/registry.h"
+#include "agent/store/store.h"
 #include "protocol/request.h"
 #include "tsl/robin_map.h"
 
@@ -32,12 +33,19 @@ struct Rule {
   std::string tag;                                  // see store::make_limit_tag
   std::vector<stats::DecisionCounters*> decisions;  // by tier; of the other kinds one
   std::int64_t lease = 0;                           // see store::Question
+  std::vector<store::Part> parts;                   // likewise
+
+  // What a query is asked to pass at a store that hosts share: of a limit in parts the smallest.
+  [[nodiscard]] const limiter::Definition& asked() const {
+    return parts.empty() ? *definition : *parts.back().definition;
+  }
 };
 
 // One of the ways in which a store keeps what a limit's keys have used.
 struct KeptAs {
   std::string tag;
   limiter::DefinitionPtr definition;
+  std::vector<store::Part> parts;
 };
 
 class Limit {
@@ -86,6 +94,7 @@ class Limit {
   std::vector<KeptAs> kept_as_;
   stats::LimitLabel label_;
   config::LeaseSize lease_;
+  std::int64_t split_ = 1;
   Rule base_;
   Map<Rule> exact_;
   std::vector<std::pair<std::string, Rule>> prefixes_;  // the longest first

@@ -5,6 +5,7 @@
 #include <array>
 #include <bit>
 #include <limits>
+#include <memory>
 #include <utility>
 
 namespace allowd::prefilter {
@@ -74,11 +75,22 @@ const std::optional<store::ShardTime>& Prefilter::time_of(std::uint32_t shard, S
 
 std::size_t Prefilter::shard_of(const store::Question& question) const {
   if (times_.size() == 1) return 0;
+  if (!question.parts.empty()) {
+    Waiter waiter;
+    waiter.parts = question.parts;
+    waiter.limit_tag = question.limit_tag;
+    return store_.shard_of(question.limit_tag, question.key, part_at(waiter, question.key, 0));
+  }
   const KnownKey* key = keys_.find(hasher_.hash(question.limit_tag, question.key));
   return key != nullptr ? key->shard : store_.shard_of(question.limit_tag, question.key);
 }
 
 Answer Prefilter::ask(const store::Question& question, SteadyTime now) {
+  if (!question.parts.empty()) {
+    return ask_parts({question.ticket, question.cost, question.deadline, nullptr, question.operation, 0,
+                      question.parts, question.limit_tag},
+                     question.key, now);
+  }
   const store::KeyHash hash = hasher_.hash(question.limit_tag, question.key);
   KnownKey* key = keys_.find(hash);
   // Behind a refund that waits, nothing is certain.
@@ -179,19 +191,22 @@ bool Prefilter::is_crowded_out(const Queue& queue, const store::Question& questi
 }
 
 Answer Prefilter::enqueue(const store::Question& question, KnownKey* key, const store::KeyHash& hash,
-                          SteadyTime now) {
+                          SteadyTime now, const Waiter* of_parts) {
   if (waiting_ >= max_waiting_) {
     ++turned_away_total_;
     return {};
   }
   if (key == nullptr) {
     key = keys_.insert(hash);
-    const std::uint32_t shard = store_.shard_of(question.limit_tag, question.key);
+    const std::uint32_t shard =
+        of_parts == nullptr ? store_.shard_of(question.limit_tag, question.key)
+                            : store_.shard_of(of_parts->limit_tag, question.key,
+                                              part_at(*of_parts, question.key, of_parts->refused_parts));
     if (key == nullptr) {
       // All that could make room have queues: asked without being known.
       const QueueIndex index = take_queue(hash, question.limit_tag, question.key, shard);
       queues_[index].is_detached = true;
-      return wait_in(index, question);
+      return wait_in(index, question, of_parts);
     }
     key->shard = static_cast<std::uint8_t>(shard);
   }
@@ -218,14 +233,66 @@ Answer Prefilter::enqueue(const store::Question& question, KnownKey* key, const 
     ++crowded_out_total_;
     return answer;
   }
-  return wait_in(key->queue, question);
+  return wait_in(key->queue, question, of_parts);
 }
 
-Answer Prefilter::wait_in(QueueIndex index, const store::Question& question) {
+Answer Prefilter::wait_in(QueueIndex index, const store::Question& question, const Waiter* of_parts) {
   ++waiting_;
-  push(index, {question.ticket, question.cost, question.deadline, question.definition, question.operation,
-               question.lease});
+  Waiter waiter{question.ticket,     question.cost,      question.deadline,
+                question.definition, question.operation, question.lease};
+  if (of_parts != nullptr) {
+    waiter.parts = of_parts->parts;
+    waiter.limit_tag = of_parts->limit_tag;
+    waiter.refused_parts = of_parts->refused_parts;
+  }
+  push(index, waiter);
   return {Answer::Status::promised, false, {}};
+}
+
+std::size_t Prefilter::part_at(const Waiter& waiter, std::string_view key, std::size_t turn) const {
+  // Hosts begin at different parts, each always at the same one.
+  return (hasher_.hash(waiter.limit_tag, key).high + turn) % waiter.parts.size();
+}
+
+Answer Prefilter::ask_parts(Waiter waiter, std::string_view key, SteadyTime now) {
+  Answer refused;
+  for (; waiter.refused_parts < waiter.parts.size(); ++waiter.refused_parts) {
+    const store::Part& part = waiter.parts[part_at(waiter, key, waiter.refused_parts)];
+    store::Question question{waiter.operation, part.definition.get(), part.limit_tag,  key,
+                             waiter.cost,      waiter.ticket,         waiter.deadline, 0};
+    const store::KeyHash hash = hasher_.hash(part.limit_tag, key);
+    KnownKey* known = keys_.find(hash);
+    Answer answer;
+    const bool may_refuse =
+        known != nullptr && (known->queue == KnownKey::kNoQueue || !queues_[known->queue].has_refund_waiting);
+    if (!may_refuse || !refuse(*known, waiter.operation, *part.definition, waiter.cost, now, answer)) {
+      answer = enqueue(question, known, hash, now, &waiter);
+      if (answer.status != Answer::Status::decided) return answer;
+    }
+    // Whichever comes first lets it pass.
+    if (refused.status != Answer::Status::decided ||
+        answer.decision.retry_after < refused.decision.retry_after)
+      refused = answer;
+  }
+  return refused;
+}
+
+bool Prefilter::tries_another_part(const Waiter& waiter, std::string_view key, Answer& answer,
+                                   SteadyTime now) {
+  if (waiter.parts.empty() || !asks_to_pass(waiter.operation, waiter.cost)) return false;
+  if (!sink_->is_waiting(waiter.ticket)) return false;
+  const bool is_decided = answer.status == Answer::Status::decided;
+  if (is_decided && has_passed(*waiter.definition, answer.decision)) return false;
+  Waiter next = waiter;
+  ++next.refused_parts;
+  --waiting_;  // it is counted again where it waits next
+  const Answer another = ask_parts(next, key, now);
+  if (another.status == Answer::Status::promised) return true;
+  ++waiting_;
+  if (is_decided && another.status == Answer::Status::decided &&
+      another.decision.retry_after < answer.decision.retry_after)
+    answer = another;
+  return false;
 }
 
 void Prefilter::push(QueueIndex index, const Waiter& waiter) {
@@ -363,8 +430,11 @@ std::int64_t Prefilter::settle(Queue& queue, const Row& row, const store::Shared
   const Waiter& first = queue.asked[row.first];
   const Definition& definition = *first.definition;
   if (answer.status != Answer::Status::decided) {
-    for (std::size_t i = 0; i < row.count; ++i)
-      static_cast<void>(deliver(queue.asked[row.first + i], answer, now));
+    for (std::size_t i = 0; i < row.count; ++i) {
+      Answer failed;
+      if (tries_another_part(queue.asked[row.first + i], queue.key, failed, now)) continue;
+      static_cast<void>(deliver(queue.asked[row.first + i], failed, now));
+    }
     return 0;
   }
   // What the script did, once more: equal costs pass until one is refused, and then so are all.
@@ -399,7 +469,8 @@ std::int64_t Prefilter::settle(Queue& queue, const Row& row, const store::Shared
   std::int64_t nobodys = 0;
   for (std::size_t i = 0; i < row.count; ++i) {
     // Delivering may let the next question be asked, but never answered: what we stand on stays.
-    const Answer& own_answer = answers_[std::min(i, answers_.size() - 1)];
+    Answer own_answer = answers_[std::min(i, answers_.size() - 1)];
+    if (tries_another_part(queue.asked[row.first + i], queue.key, own_answer, now)) continue;
     const auto fate = deliver(queue.asked[row.first + i], own_answer, now);
     if (fate == store::AnswerSink::Fate::refused_meanwhile && has_charged(own_answer.decision))
       nobodys += first.cost;
@@ -478,6 +549,7 @@ void Prefilter::filter_waiting(QueueIndex index, SteadyTime now) {
     const bool has_left = !sink_->is_waiting(waiter.ticket);
     const bool is_refused = !has_left && key != nullptr && !queue.has_refund_waiting &&
                             refuse(*key, waiter.operation, *waiter.definition, waiter.cost, now, answer);
+    if (is_refused && tries_another_part(waiter, queue.key, answer, now)) continue;
     if (has_left || is_refused) {
       static_cast<void>(deliver(waiter, answer, now));
     } else {
@@ -636,21 +708,35 @@ bool Prefilter::ask_together(std::span<const store::Question> questions) {
   return false;
 }
 
+void Prefilter::forget(const store::KeyHash& hash) {
+  KnownKey* key = keys_.find(hash);
+  if (key == nullptr) return;
+  if (key->lease != KnownKey::kNoLease) end_lease(key->lease, 0);  // forgotten with all else
+  key->level.kind = Level::Kind::unknown;
+  key->held_us = 0;
+}
+
 void Prefilter::reset(const store::Question& question, std::function<void(bool)> done) {
-  const auto shard = static_cast<std::uint32_t>(shard_of(question));
-  const store::KeyHash hash = hasher_.hash(question.limit_tag, question.key);
-  // Also once it is done: questions that were asked before may be answered until then.
-  const auto forget = [this, hash] {
-    if (KnownKey* key = keys_.find(hash)) {
-      if (key->lease != KnownKey::kNoLease) end_lease(key->lease, 0);  // forgotten with all else
-      key->level.kind = Level::Kind::unknown;
-      key->held_us = 0;
-    }
+  struct Progress {
+    std::size_t open;
+    bool is_forgotten = true;
   };
-  store_.reset(shard, question.limit_tag, question.key, [forget, done = std::move(done)](bool is_forgotten) {
-    forget();
-    done(is_forgotten);
-  });
+  const auto progress = std::make_shared<Progress>(Progress{1 + question.parts.size()});
+  const auto on_each = [progress, done = std::move(done)](bool is_forgotten) {
+    progress->is_forgotten = progress->is_forgotten && is_forgotten;
+    if (--progress->open == 0) done(progress->is_forgotten);
+  };
+  const auto reset_one = [&](std::uint32_t shard, std::string_view limit_tag) {
+    const store::KeyHash hash = hasher_.hash(limit_tag, question.key);
+    // Once it is done: questions that were asked before may be answered until then.
+    store_.reset(shard, limit_tag, question.key, [this, hash, on_each](bool is_forgotten) {
+      forget(hash);
+      on_each(is_forgotten);
+    });
+  };
+  reset_one(store_.shard_of(question.limit_tag, question.key), question.limit_tag);
+  for (std::size_t i = 0; i < question.parts.size(); ++i)
+    reset_one(store_.shard_of(question.limit_tag, question.key, i), question.parts[i].limit_tag);
 }
 
 void Prefilter::collect(std::vector<stats::Metric>& metrics) const {

@@ -11,6 +11,9 @@
 //   lease     Of a key that is hot and allowed, permits are taken ahead and granted here (lease.h), if its
 //   limit
 //             says so.
+//   split     Of a limit in parts, each on a server of its own, this host prefers one part of a key and tries
+//   the
+//             others when that one refuses; it is refused when all have.
 //   hold      Where the store keeps refusing what the bound had let through, others are draining the key.
 //             Questions about it are then spaced: by one permit's refill, twice that, and so on up to `hold`,
 //             until one is granted.
@@ -77,12 +80,17 @@ class Prefilter final : public store::Store, private store::SharedSink {
   using QueueIndex = std::uint32_t;
 
   struct Waiter {
-    std::uint64_t ticket;
-    std::int64_t cost;
-    SteadyTime deadline;
-    const limiter::Definition* definition;
-    limiter::Operation operation;
-    std::int64_t lease;
+    std::uint64_t ticket = 0;
+    std::int64_t cost = 0;
+    SteadyTime deadline{};
+    const limiter::Definition* definition = nullptr;
+    limiter::Operation operation = limiter::Operation::take;
+    std::int64_t lease = 0;
+    // Of a limit in parts: all of them, the base's tag, and how many, counted from this host's own, have
+    // refused.
+    std::span<const store::Part> parts = {};
+    std::string_view limit_tag = {};
+    std::uint32_t refused_parts = 0;
   };
   // Waiters in a row who ask the same: one question of the store.
   struct Row {
@@ -148,8 +156,14 @@ class Prefilter final : public store::Store, private store::SharedSink {
   // Whether those who wait already will leave too little for it, whatever the store says.
   [[nodiscard]] bool is_crowded_out(const Queue& queue, const store::Question& question) const;
   store::Answer enqueue(const store::Question& question, KnownKey* key, const store::KeyHash& hash,
-                        SteadyTime now);
-  store::Answer wait_in(QueueIndex index, const store::Question& question);
+                        SteadyTime now, const Waiter* of_parts = nullptr);
+  // Of a limit in parts: asks the next one that may pass it. The answer of the last: what all refuse.
+  store::Answer ask_parts(Waiter waiter, std::string_view key, SteadyTime now);
+  [[nodiscard]] std::size_t part_at(const Waiter& waiter, std::string_view key, std::size_t turn) const;
+  // A waiter that its part has refused may be passed by another: true when that is asked.
+  [[nodiscard]] bool tries_another_part(const Waiter& waiter, std::string_view key, store::Answer& answer,
+                                        SteadyTime now);
+  store::Answer wait_in(QueueIndex index, const store::Question& question, const Waiter* of_parts);
   void push(QueueIndex index, const Waiter& waiter);
   [[nodiscard]] QueueIndex take_queue(const store::KeyHash& hash, std::string_view limit_tag,
                                       std::string_view key, std::uint32_t shard);
@@ -170,6 +184,7 @@ class Prefilter final : public store::Store, private store::SharedSink {
   std::int64_t settle_lease(Queue& queue, const Row& row, const store::SharedAnswer& answer, SteadyTime now);
   void end_lease(std::uint32_t index, std::int64_t given_back);
   void expire_leases(SteadyTime now);
+  void forget(const store::KeyHash& hash);
   void give_back(const Leased& leased, std::int64_t permits);
   void learn(const Queue& queue, const limiter::Definition& definition, const limiter::Decision& decision,
              std::span<const limiter::TierState> states, limiter::TimePoint at, SteadyTime now);

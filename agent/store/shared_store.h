@@ -63,8 +63,10 @@ class SharedStore : public stats::MetricSource {
  public:
   virtual void attach(SharedSink& sink) = 0;
 
-  // Which of its servers keeps the key: always the same one.
-  [[nodiscard]] virtual std::uint32_t shard_of(std::string_view limit_tag, std::string_view key) const = 0;
+  // Which of its servers keeps the key: always the same one. Of a rank above 0 another one, as long as there
+  // are more.
+  [[nodiscard]] virtual std::uint32_t shard_of(std::string_view limit_tag, std::string_view key,
+                                               std::size_t rank = 0) const = 0;
   [[nodiscard]] virtual std::uint32_t shards() const = 0;
   // None while it cannot be asked.
   [[nodiscard]] virtual std::optional<ShardTime> time_of(std::uint32_t shard, SteadyTime now) const = 0;

@@ -10,6 +10,7 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -32,15 +33,22 @@ using SteadyTime = std::chrono::time_point<std::chrono::steady_clock, limiter::M
   return kind + std::string(state_kind) + std::to_string(name.size()) + ":" + std::string(name) + ":";
 }
 
+// One of several smaller limits that stand for one, for each key on a server of its own.
+struct Part {
+  limiter::DefinitionPtr definition;
+  std::string limit_tag;
+};
+
 struct Question {
   limiter::Operation operation = limiter::Operation::take;
   const limiter::Definition* definition = nullptr;
   std::string_view limit_tag;  // see make_limit_tag
   std::string_view key;
   std::int64_t cost = 1;
-  std::uint64_t ticket = 0;  // the asker's own, handed back with the answer
-  SteadyTime deadline{};     // when the asker is answered otherwise
-  std::int64_t lease = 0;    // so many permits may be taken ahead while the key is hot
+  std::uint64_t ticket = 0;          // the asker's own, handed back with the answer
+  SteadyTime deadline{};             // when the asker is answered otherwise
+  std::int64_t lease = 0;            // so many permits may be taken ahead while the key is hot
+  std::span<const Part> parts = {};  // a shared store asks these in place of the definition, largest first
 };
 
 struct Answer {
@@ -77,8 +85,8 @@ class Store : public stats::MetricSource {
   // Who gets the answers that `ask` does not give at once.
   virtual void attach(AnswerSink&) {}
 
-  // Answers at once, or promises exactly one call of the sink's on_answer for this ticket. Never calls the sink
-  // before it returns.
+  // Answers at once, or promises exactly one call of the sink's on_answer for this ticket. Never calls the
+  // sink before it returns.
   [[nodiscard]] virtual Answer ask(const Question& question, SteadyTime now) = 0;
 
   // Asks the questions, about different keys, as one: all pass, or none is charged and those that would pass

@@ -197,7 +197,7 @@ TEST_CASE("config: what later versions will have is not supported rather than un
     check_refused("[redis]\nurl = \"redis://h\"\n" + std::string(key) + " = 1\n",
                   "allowd.toml:3: redis." + std::string(key) + ": is not supported by this version");
   }
-  for (const char* key : {"split", "overflow", "max_new_keys_per_second", "local_share"}) {
+  for (const char* key : {"overflow", "max_new_keys_per_second", "local_share"}) {
     check_refused("[limits.api]\n" + std::string(key) + " = 1\n",
                   "allowd.toml:2: limits.api." + std::string(key) + ": is not supported by this version");
   }

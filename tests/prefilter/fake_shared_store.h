@@ -222,8 +222,8 @@ class FakeSharedStore final : public store::SharedStore {
   [[nodiscard]] bool is_waiting(std::uint64_t ticket) const { return sink_->is_waiting(ticket); }
 
   void attach(store::SharedSink& sink) override { sink_ = &sink; }
-  std::uint32_t shard_of(std::string_view, std::string_view key) const override {
-    return static_cast<std::uint32_t>(key.size() % shards_);
+  std::uint32_t shard_of(std::string_view, std::string_view key, std::size_t rank) const override {
+    return static_cast<std::uint32_t>((key.size() + rank) % shards_);
   }
   std::uint32_t shards() const override { return shards_; }
   std::optional<store::ShardTime> time_of(std::uint32_t, store::SteadyTime when) const override {

@@ -1,16 +1,9 @@
 // SPDX-License-Identifier: MIT
 #include "agent/prefilter/lease.h"
-#include "agent/prefilter/prefilter.h"
 
-#include <algorithm>
 #include <chrono>
-#include <deque>
-#include <memory>
-#include <set>
-#include <string>
-#include <vector>
 
-#include "tests/prefilter/fake_shared_store.h"
+#include "tests/prefilter/fleet.h"
 #include "tests/support/printing.h"
 
 namespace allowd::prefilter {
@@ -19,9 +12,7 @@ namespace {
 using namespace std::chrono_literals;
 using limiter::DefinitionPtr;
 using limiter::Micros;
-using limiter::Operation;
-using store::Answer;
-using testing::FakeSharedStore;
+using testing::Fleet;
 
 constexpr SteadyTime kStart{1000s};
 
@@ -73,99 +64,6 @@ TEST_CASE("lease: a burst after a long pause is no demand") {
   CHECK(Lease::demand(10, 1us) == 1000);
   CHECK(Lease::demand(1'000'000, 1s) == 100'000);
 }
-
-// Hosts with leases before one store, with a network in between.
-class Fleet {
- public:
-  static constexpr Micros kStep = 100us;
-  static constexpr Micros kThereAndBack = 300us;
-
-  Fleet(std::size_t hosts, DefinitionPtr limit, std::int64_t lease)
-      : limit_(std::move(limit)), lease_(lease) {
-    for (std::size_t i = 0; i < hosts; ++i) hosts_.push_back(std::make_unique<Host>(keys_));
-  }
-
-  // Every host is asked `queries` times a step for that long.
-  void run(Micros time, int queries) {
-    for (Micros passed{0}; passed < time; passed += kStep) {
-      now_ += kStep;
-      for (auto& host : hosts_) {
-        host->store.now = now_;
-        while (!host->store.calls.empty() && host->asked_at.front() + kThereAndBack <= now_) {
-          host->asked_at.pop_front();
-          host->store.answer();
-        }
-        for (int i = 0; i < queries; ++i) ask(*host);
-        host->prefilter.flush(now_);
-        host->store.flush();
-        while (host->asked_at.size() < host->store.calls.size()) {
-          host->asked_at.push_back(now_);
-          ++questions;
-        }
-      }
-    }
-  }
-  void end_leases() {
-    for (auto& host : hosts_) {
-      host->store.now = now_;
-      host->prefilter.end_leases(now_);
-      while (!host->store.calls.empty()) host->store.answer();
-      host->asked_at.clear();
-    }
-  }
-  std::int64_t used() {
-    testing::SharedValue copy = keys_.of(kTag, "user");
-    const auto now = hosts_.front()->store.shard_now();
-    const auto [answer, charged] =
-        testing::decide(copy, {Operation::peek, limit_, kTag, "user", 0}, now, now);
-    return answer.decision.capacity - answer.decision.remaining;
-  }
-
-  std::int64_t admitted = 0;
-  std::int64_t local = 0;  // of these, granted out of leases
-  std::int64_t questions = 0;
-
- private:
-  struct Host final : store::AnswerSink {
-    explicit Host(testing::SharedKeys& keys) : store(keys, 1), prefilter(store, {}) {
-      store.offset = 1'700'000'000s;
-      prefilter.attach(*this);
-    }
-    Fate on_answer(std::uint64_t ticket, const Answer& answer, SteadyTime) override {
-      open.erase(ticket);
-      if (answer.decision.verdict == limiter::Verdict::ok) ++granted;
-      return Fate::delivered;
-    }
-    bool is_waiting(std::uint64_t ticket) const override { return open.contains(ticket); }
-
-    FakeSharedStore store;
-    Prefilter prefilter;
-    std::deque<SteadyTime> asked_at;
-    std::set<std::uint64_t> open;
-    std::uint64_t last = 0;
-    std::int64_t granted = 0;
-  };
-
-  void ask(Host& host) {
-    const store::Question question{Operation::take, limit_.get(), kTag,  "user", 1,
-                                   ++host.last,     now_ + 20ms,  lease_};
-    const Answer answer = host.prefilter.ask(question, now_);
-    if (answer.status == Answer::Status::promised) {
-      host.open.insert(host.last);
-    } else if (answer.decision.verdict == limiter::Verdict::ok) {
-      ++admitted;
-      ++local;
-    }
-    admitted += std::exchange(host.granted, 0);
-  }
-
-  static inline const std::string kTag = "n1:x:";
-  DefinitionPtr limit_;
-  std::int64_t lease_;
-  testing::SharedKeys keys_;
-  std::vector<std::unique_ptr<Host>> hosts_;
-  SteadyTime now_ = kStart;
-};
 
 DefinitionPtr bucket(std::int64_t count, Micros period, std::int64_t burst) {
   return *limiter::Definition::make({{"", *limiter::TokenBucket::make({count, period}, burst), false}},

@@ -51,8 +51,10 @@ std::string_view RedisStore::redis_key(std::string_view limit_tag, std::string_v
   return key_;
 }
 
-std::uint32_t RedisStore::shard_of(std::string_view limit_tag, std::string_view key) const {
-  return shards_.size() == 1 ? 0 : static_cast<std::uint32_t>(rendezvous_.choose(redis_key(limit_tag, key)));
+std::uint32_t RedisStore::shard_of(std::string_view limit_tag, std::string_view key, std::size_t rank) const {
+  if (shards_.size() == 1) return 0;
+  const std::string_view own = redis_key(limit_tag, key);
+  return static_cast<std::uint32_t>(rank == 0 ? rendezvous_.choose(own) : rendezvous_.choose(own, rank));
 }
 
 std::optional<ShardTime> RedisStore::time_of(std::uint32_t shard, SteadyTime now) const {

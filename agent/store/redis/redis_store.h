@@ -39,7 +39,8 @@ class RedisStore final : public SharedStore {
   void flush();
 
   void attach(SharedSink& sink) override;
-  [[nodiscard]] std::uint32_t shard_of(std::string_view limit_tag, std::string_view key) const override;
+  [[nodiscard]] std::uint32_t shard_of(std::string_view limit_tag, std::string_view key,
+                                       std::size_t rank) const override;
   [[nodiscard]] std::uint32_t shards() const override { return static_cast<std::uint32_t>(shards_.size()); }
   [[nodiscard]] std::optional<ShardTime> time_of(std::uint32_t shard, SteadyTime now) const override;
   [[nodiscard]] bool ask(const SharedQuestion& question) override;

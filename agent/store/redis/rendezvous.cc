@@ -4,7 +4,9 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
+#include <algorithm>
 #include <cassert>
+#include <numeric>
 
 namespace allowd::store {
 namespace {
@@ -37,6 +39,16 @@ std::size_t Rendezvous::choose(std::string_view key) const {
     best = i;
   }
   return best;
+}
+
+std::size_t Rendezvous::choose(std::string_view key, std::size_t rank) const {
+  const std::uint64_t key_hash = hash_of(key);
+  std::vector<std::size_t> order(name_hashes_.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+    return mix(key_hash ^ name_hashes_[a]) > mix(key_hash ^ name_hashes_[b]);
+  });
+  return order[rank % order.size()];
 }
 
 }  // namespace allowd::store

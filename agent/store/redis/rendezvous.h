@@ -28,6 +28,8 @@ class Rendezvous {
 
   // The index of the name that keeps the key. Hashes the key once, and not at all for a single name.
   [[nodiscard]] std::size_t choose(std::string_view key) const;
+  // The index of the name that comes after `rank` others; past the last one the first comes again.
+  [[nodiscard]] std::size_t choose(std::string_view key, std::size_t rank) const;
 
   [[nodiscard]] std::size_t size() const { return name_hashes_.size(); }
 

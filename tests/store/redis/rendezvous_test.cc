@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <fstream>
+#include <set>
 #include <sstream>
 #include <string>
 #include <utility>
@@ -140,6 +141,22 @@ TEST_CASE("rendezvous: the vectors in OPERATING.md hold") {
     ++rows;
   }
   CHECK(rows >= 7);
+}
+
+TEST_CASE("rendezvous: of a rank the next best, and past the last one the first again") {
+  const std::vector<std::string> names = {"a", "b", "c"};
+  const Rendezvous all(names);
+  for (int number = 0; number < 200; ++number) {
+    const std::string key = "key " + std::to_string(number);
+    const std::set<std::size_t> chosen = {all.choose(key, 0), all.choose(key, 1), all.choose(key, 2)};
+    CHECK(chosen.size() == 3);
+    CHECK(all.choose(key, 0) == all.choose(key));
+    CHECK(all.choose(key, 4) == all.choose(key, 1));
+    // Without the first, the second is first.
+    std::vector<std::string> others = names;
+    others.erase(others.begin() + static_cast<std::ptrdiff_t>(all.choose(key)));
+    CHECK(others[Rendezvous(others).choose(key)] == names[all.choose(key, 1)]);
+  }
 }
 
 }  // namespace
