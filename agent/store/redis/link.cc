@@ -145,7 +145,7 @@ void Link::come_up() {
   attempts_ = 0;
   ++connects_total_;
   has_reported_down_ = false;
-  spdlog::info("redis {}: connected, clock known to {} us", name_, clock_.uncertainty().count());
+  spdlog::info("redis {}: connected, clock known to {} us", name_, clock_.uncertainty(loop_.now()).count());
   clock_timer_.every(kClockEvery, [this] {
     measure_clock(kClockRounds, [] {});
     watch_for_stall();  // so that a server that hangs is noticed before a query has to wait for it
@@ -232,7 +232,7 @@ void Link::collect(std::vector<stats::Metric>& metrics) const {
                      "Steps of Redis's clock beyond what measuring it can explain.", number(clock_.jumps())});
   metrics.push_back({"redis_clock_uncertainty_seconds", Kind::gauge,
                      "Bound of the error of the measured clock offset.",
-                     number(clock_.uncertainty().count()) / 1e6});
+                     number(clock_.uncertainty(loop_.now()).count()) / 1e6});
 }
 
 }  // namespace allowd::store

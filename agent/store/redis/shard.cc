@@ -48,7 +48,7 @@ Shard::Shard(loop::Loop& loop, Options options)
 
 std::optional<ShardTime> Shard::time(SteadyTime now) const {
   if (!link_.is_up()) return std::nullopt;
-  return ShardTime{link_.clock().at(now), link_.clock().uncertainty(), link_.epoch()};
+  return ShardTime{link_.clock().at(now), link_.clock().uncertainty(now), link_.epoch()};
 }
 
 bool Shard::ask(const SharedQuestion& question, std::string_view redis_key) {
@@ -291,7 +291,7 @@ std::string Shard::describe() const {
   std::string text = link_.url();
   text += link_.is_up() ? " up " : " down ";
   text += std::to_string(calls_total_) + " " + std::to_string(questions_open_) + " " +
-          std::to_string(link_.clock().uncertainty().count());
+          std::to_string(link_.clock().uncertainty(loop_.now()).count());
   text += !link_.is_up() ? " unknown\n" : link_.counts_without_script() ? " multi\n" : " script\n";
   return text;
 }

@@ -21,9 +21,13 @@ void ShardClock::add_sample(SteadyTime sent, SteadyTime received, limiter::TimeP
   best_ = Sample{server.time_since_epoch() - (sent.time_since_epoch() + round_trip / 2), uncertainty};
 }
 
-limiter::Micros ShardClock::offset_at(SteadyTime now) const {
+limiter::Micros ShardClock::slewed_at(SteadyTime now) const {
   const limiter::Micros allowed = std::max((now - slew_began_) / kSlewOneMicroPer, limiter::Micros{0});
-  return *offset_ + std::clamp(slew_, -allowed, allowed);
+  return std::clamp(slew_, -allowed, allowed);
+}
+
+limiter::Micros ShardClock::uncertainty(SteadyTime now) const {
+  return uncertainty_ + magnitude(slew_ - slewed_at(now));
 }
 
 bool ShardClock::finish_round(SteadyTime now) {
@@ -36,7 +40,7 @@ bool ShardClock::finish_round(SteadyTime now) {
   } else {
     const limiter::Micros current = offset_at(now);
     const limiter::Micros correction = sample.offset - current;
-    const bool is_jump = magnitude(correction) > sample.uncertainty + uncertainty_;
+    const bool is_jump = magnitude(correction) > sample.uncertainty + uncertainty(now);
     offset_ = is_jump ? sample.offset : current;
     slew_ = is_jump ? limiter::Micros{0} : correction;
     if (is_jump) ++jumps_;

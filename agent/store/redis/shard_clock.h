@@ -18,8 +18,9 @@ class ShardClock {
  public:
   // One answer to TIME, sent and received at these times on our clock.
   void add_sample(SteadyTime sent, SteadyTime received, limiter::TimePoint server);
-  // Adopts the best sample since the last call. A correction within the uncertainty of both measurements is
-  // slewed at 1 ms per second; a larger one is taken at once and counted as a jump. True on a jump.
+  // Adopts the best sample since the last call. A correction within the uncertainty of both, ours and the
+  // sample's, is slewed at 1 ms per second; a larger one is taken at once and counted as a jump. True on a
+  // jump.
   bool finish_round(SteadyTime now);
   // Another server may be answering: what was measured means nothing now.
   void forget();
@@ -27,7 +28,8 @@ class ShardClock {
   [[nodiscard]] bool is_set() const { return offset_.has_value(); }
   // Expects is_set().
   [[nodiscard]] limiter::TimePoint at(SteadyTime now) const;
-  [[nodiscard]] limiter::Micros uncertainty() const { return uncertainty_; }
+  // Bound of at()'s error: that of the measurement, and what is still to be slewed.
+  [[nodiscard]] limiter::Micros uncertainty(SteadyTime now) const;
   [[nodiscard]] std::uint64_t jumps() const { return jumps_; }
 
  private:
@@ -35,13 +37,14 @@ class ShardClock {
     limiter::Micros offset;
     limiter::Micros uncertainty;
   };
-  [[nodiscard]] limiter::Micros offset_at(SteadyTime now) const;
+  [[nodiscard]] limiter::Micros slewed_at(SteadyTime now) const;
+  [[nodiscard]] limiter::Micros offset_at(SteadyTime now) const { return *offset_ + slewed_at(now); }
 
   std::optional<Sample> best_;
   std::optional<limiter::Micros> offset_;  // true when the slew began
-  limiter::Micros slew_{0};                // still to be added to it
+  limiter::Micros slew_{0};                // to be added to it from then on
   SteadyTime slew_began_{};
-  limiter::Micros uncertainty_{0};
+  limiter::Micros uncertainty_{0};  // of the measurement
   std::uint64_t jumps_ = 0;
 };
 

@@ -40,7 +40,7 @@ TEST_CASE("shard clock: the server's time is taken to be that of the middle of t
   CHECK(clock.at(steady(10s + 100us)) == server(1000s));
   CHECK(clock.at(steady(11s + 100us)) == server(1001s));
   // Half of the round trip, and what rounding and TIME's own resolution may add.
-  CHECK(clock.uncertainty() == 102us);
+  CHECK(clock.uncertainty(steady(11s)) == 102us);
 }
 
 TEST_CASE("shard clock: a moment before the measurement has the same offset") {
@@ -58,7 +58,7 @@ TEST_CASE("shard clock: of several samples the shortest round trip counts, whate
     best_first ? poor() : good();
     static_cast<void>(clock.finish_round(steady(3s)));
     CHECK(clock.at(steady(3s)) == server(103s));
-    CHECK(clock.uncertainty() == 52us);
+    CHECK(clock.uncertainty(steady(3s)) == 52us);
   }
 }
 
@@ -67,7 +67,7 @@ TEST_CASE("shard clock: an answer that seems to come before it was asked is take
   clock.add_sample(steady(1s), steady(1s - 5us), server(7s));
   static_cast<void>(clock.finish_round(steady(1s)));
   CHECK(clock.at(steady(1s)) == server(7s));
-  CHECK(clock.uncertainty() == 2us);
+  CHECK(clock.uncertainty(steady(1s)) == 2us);
 }
 
 TEST_CASE("shard clock: a small correction is slewed at a millisecond per second") {
@@ -107,6 +107,30 @@ TEST_CASE("shard clock: a correction that comes during a slew goes on from where
   CHECK(clock.at(steady(20s)) == server(1020s + 5ms));
 }
 
+TEST_CASE("shard clock: what is still to be slewed is part of the uncertainty") {
+  for (const Micros correction : {4ms, -4ms}) {
+    ShardClock clock;
+    static_cast<void>(measure(clock, 0s, 1000s, 10ms));
+    CHECK_FALSE(measure(clock, 100s, 1000s + correction, 200us));
+    const Micros began = 100s + 200us;
+    CHECK(clock.uncertainty(steady(began - 1s)) == 102us + 4ms);
+    CHECK(clock.uncertainty(steady(began)) == 102us + 4ms);
+    CHECK(clock.uncertainty(steady(began + 1s)) == 102us + 3ms);
+    CHECK(clock.uncertainty(steady(began + 3999ms)) == 102us + 1us);
+    CHECK(clock.uncertainty(steady(began + 4s)) == 102us);
+    CHECK(clock.uncertainty(steady(200s)) == 102us);
+  }
+}
+
+TEST_CASE("shard clock: what is still to be slewed is no jump when it is measured again") {
+  ShardClock clock;
+  static_cast<void>(measure(clock, 0s, 1000s, 10ms));
+  CHECK_FALSE(measure(clock, 100s, 1000s + 4ms, 200us));
+  CHECK_FALSE(measure(clock, 101s, 1000s + 4ms, 200us));
+  CHECK(clock.jumps() == 0);
+  CHECK(clock.uncertainty(steady(101s + 200us)) == 102us + 3ms);
+}
+
 TEST_CASE("shard clock: what the uncertainty cannot explain is a jump, taken at once and counted") {
   ShardClock clock;
   static_cast<void>(measure(clock, 0s, 1000s, 1ms));
@@ -124,7 +148,7 @@ TEST_CASE("shard clock: the bound between slewing and jumping is the sum of both
     static_cast<void>(measure(clock, 0s, 1000s, 1ms));
     const Micros explained = 502us + 202us;
     CHECK(measure(clock, 10s, 1000s + explained + beyond, 400us) == (beyond > 0us));
-    CHECK(clock.uncertainty() == 202us);
+    CHECK(clock.uncertainty(steady(20s)) == 202us);
   }
 }
 
@@ -133,7 +157,7 @@ TEST_CASE("shard clock: a round without a sample changes nothing") {
   static_cast<void>(measure(clock, 0s, 1000s, 1ms));
   CHECK_FALSE(clock.finish_round(steady(5s)));
   CHECK(clock.at(steady(6s)) == server(1006s));
-  CHECK(clock.uncertainty() == 502us);
+  CHECK(clock.uncertainty(steady(6s)) == 502us);
 }
 
 TEST_CASE("shard clock: after forgetting, the next measurement is believed and is no jump") {
