@@ -60,7 +60,9 @@ std::int64_t Lease::next_size(std::int64_t most, SteadyTime now) {
     counted_from_ = now;
     granted_ = 0;
   }
-  return std::clamp<std::int64_t>(demand_ - left(now), 0, std::max<std::int64_t>(0, most - left(now)));
+  // Were it the demand alone, a hotter key would run low, and ask, at every grant.
+  wanted_ = std::min(demand_, most);
+  return std::max<std::int64_t>(0, wanted_ - left(now));
 }
 
 std::int64_t Lease::expire(SteadyTime now) {

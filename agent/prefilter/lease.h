@@ -32,7 +32,7 @@ class Lease {
   // How much `granted` permits within `span` foretell for kSpan.
   [[nodiscard]] static std::int64_t demand(std::int64_t granted, limiter::Micros span);
 
-  explicit Lease(std::int64_t demand) : demand_(demand) {}
+  explicit Lease(std::int64_t demand) : demand_(demand), wanted_(demand) {}
 
   // Grants `cost` out of what is left, if it suffices.
   [[nodiscard]] bool take(std::int64_t cost, SteadyTime now);
@@ -40,8 +40,9 @@ class Lease {
   // Permits that the store has granted, at most what next_size asked for.
   void add(std::int64_t permits, SteadyTime now);
 
-  // Whether it is time to ask for more: less is left than half of what the demand will need.
-  [[nodiscard]] bool runs_low(SteadyTime now) const { return 2 * left(now) < demand_; }
+  // Whether it is time to ask for more: less is left than half of what the demand will need, or of what may
+  // be outstanding if that is less.
+  [[nodiscard]] bool runs_low(SteadyTime now) const { return 2 * left(now) < wanted_; }
   // How much to ask for, so that never more than `most` is outstanding; measures the demand anew.
   [[nodiscard]] std::int64_t next_size(std::int64_t most, SteadyTime now);
 
@@ -61,6 +62,7 @@ class Lease {
   std::array<Batch, kMaxBatches> batches_{};  // the oldest first
   std::size_t count_ = 0;
   std::int64_t demand_;  // expected in kSpan
+  std::int64_t wanted_;  // of that, what may be outstanding
   std::int64_t granted_ = 0;
   SteadyTime counted_from_{};  // granted_
   SteadyTime idle_after_{};

@@ -59,6 +59,18 @@ TEST_CASE("lease: its size follows the demand, and never is more outstanding tha
   CHECK(size <= 1);
 }
 
+TEST_CASE("lease: where more is needed than may be taken, it runs low when half of that is gone") {
+  Lease lease(1000);
+  CHECK(lease.next_size(100, kStart) == 100);
+  lease.add(100, kStart);
+  CHECK_FALSE(lease.runs_low(kStart));
+  CHECK(lease.take(50, kStart + 1ms));
+  CHECK_FALSE(lease.runs_low(kStart + 1ms));
+  CHECK(lease.take(1, kStart + 1ms));
+  CHECK(lease.runs_low(kStart + 1ms));
+  CHECK(lease.next_size(100, kStart + 1ms) == 51);
+}
+
 TEST_CASE("lease: a burst after a long pause is no demand") {
   CHECK(Lease::demand(1000, 1h) == 0);
   CHECK(Lease::demand(10, 1us) == 1000);
@@ -76,6 +88,13 @@ TEST_CASE("lease: one hot allowed key costs the store next to nothing") {
   CHECK(fleet.admitted > 199'000);
   CHECK(fleet.local > 198'000);
   CHECK(fleet.questions <= 50);
+}
+
+TEST_CASE("lease: a key that is hotter than its lease allows for costs a question per half of it") {
+  Fleet fleet(1, bucket(1'000'000, 1s, 1'000'000), 2000);
+  fleet.run(1s, 20);  // 20,000 within the span that a lease is for
+  CHECK(fleet.admitted > 199'000);
+  CHECK(fleet.questions <= 250);
 }
 
 TEST_CASE("lease: hosts under steady demand use the limit up, and pass it by no more than their leases") {
