@@ -139,7 +139,7 @@ Outcome Decider::ask(SubjectView subject, std::string_view key, limiter::Micros 
   }
   wait = std::min(wait, kLongestDeadline);
   store::Question question{
-      operation, rule->definition.get(), rule->tag, key, cost, 0, now + wait, rule->lease, rule->parts};
+      operation, rule->definition.get(), rule->tag, key, cost, 0, now + wait, rule->lease, nullptr, false, rule->parts};
   if (is_kept_here(*limit)) {
     store::Store& store = is_local_ ? store_ : host_;
     return decided_now(*limit, key, now,
@@ -212,8 +212,8 @@ bool Decider::ask_together(std::span<const std::pair<Subject, std::string_view>>
   for (const auto& [subject, key] : questions) {
     slots.push_back(take_slot());
     asked.push_back({subject.operation, subject.rule->definition.get(), subject.rule->tag, key, subject.cost,
-                     make_ticket(slots.back(), open_[slots.back()].generation), deadline, 0,
-                     subject.rule->parts});
+                     make_ticket(slots.back(), open_[slots.back()].generation), deadline, 0, nullptr,
+                     false, subject.rule->parts});
   }
   if (!store_.ask_together(asked)) {
     for (const DeadlineQueue::Slot slot : slots) release(slot);
@@ -240,7 +240,7 @@ void Decider::reset(std::string_view name, std::string_view key,
   };
   store::Store& store = (*limit)->is_host_wide() ? host_ : store_;
   for (const auto& [tag, definition, parts] : all)
-    store.reset({Operation::refund, definition.get(), tag, key, 0, 0, {}, 0, parts}, on_each);
+    store.reset({Operation::refund, definition.get(), tag, key, 0, 0, {}, 0, nullptr, false, parts}, on_each);
 }
 
 std::uint64_t Decider::next_ticket() const {

@@ -44,6 +44,10 @@ std::size_t longest_row(const Definition& definition, Operation operation) {
   return definition.shape() == Shape::tiers ? kLongestRowOfTiers : 1;
 }
 
+bool has_budget(const store::Question& question) {
+  return question.overflow != nullptr && question.overflow->budget != nullptr;
+}
+
 bool asks_to_pass(Operation operation, std::int64_t cost) { return operation == Operation::take && cost > 0; }
 
 // Whether the store has charged: a shadow limit's refusal has not, a passed question with a shadow tier has.
@@ -86,13 +90,45 @@ std::size_t Prefilter::shard_of(const store::Question& question) const {
 }
 
 Answer Prefilter::ask(const store::Question& question, SteadyTime now) {
+  if (question.is_about_overflow) return ask_overflow(question, now);
   if (!question.parts.empty()) {
-    return ask_parts({question.ticket, question.cost, question.deadline, nullptr, question.operation, 0,
-                      question.parts, question.limit_tag},
-                     question.key, now);
+    const Waiter waiter{question.ticket,    question.cost, question.deadline, nullptr,
+                        question.operation, 0,             question.parts,    question.limit_tag};
+    const store::Part& own = question.parts[part_at(waiter, question.key, 0)];
+    const bool is_known = keys_.find(hasher_.hash(own.limit_tag, question.key)) != nullptr;
+    if (!is_known && !question.is_admitted(now)) return ask_overflow(question, now);
+    return ask_parts(waiter, question.key, now);
   }
   const store::KeyHash hash = hasher_.hash(question.limit_tag, question.key);
   KnownKey* key = keys_.find(hash);
+  if (key == nullptr && !question.is_admitted(now)) return ask_overflow(question, now);
+  return ask_about(question, key, hash, now);
+}
+
+Answer Prefilter::ask_overflow(const store::Question& question, SteadyTime now) {
+  store::Question shared = question;
+  shared.definition = question.overflow->definition.get();
+  shared.limit_tag = question.overflow->tag;
+  shared.key = {};
+  shared.overflow = nullptr;
+  shared.parts = {};
+  shared.lease = 0;  // a flood would take all there is ahead
+  shared.is_about_overflow = true;
+  Answer answer{Answer::Status::decided};
+  if (asks_to_pass(shared.operation, shared.cost) && !shared.definition->can_hold(shared.cost)) {
+    answer.decision =
+        shared.definition->apply_to_nothing(shared.operation, shared.cost, limiter::TimePoint{});
+    answer.is_local = true;
+  } else {
+    const store::KeyHash hash = hasher_.hash(shared.limit_tag, shared.key);
+    answer = ask_about(shared, keys_.find(hash), hash, now);
+  }
+  answer.by_overflow = true;
+  return answer;
+}
+
+Answer Prefilter::ask_about(const store::Question& question, KnownKey* key, const store::KeyHash& hash,
+                            SteadyTime now) {
   // Behind a refund that waits, nothing is certain.
   const bool may_refuse =
       key != nullptr && (key->queue == KnownKey::kNoQueue || !queues_[key->queue].has_refund_waiting);
@@ -197,13 +233,15 @@ Answer Prefilter::enqueue(const store::Question& question, KnownKey* key, const 
     return {};
   }
   if (key == nullptr) {
-    key = keys_.insert(hash);
+    // Who only looks gets no place where places are counted: that would make room for a charge.
+    const bool may_be_known = !has_budget(question) || question.makes_known();
+    if (may_be_known) key = keys_.insert(hash);
     const std::uint32_t shard =
         of_parts == nullptr ? store_.shard_of(question.limit_tag, question.key)
                             : store_.shard_of(of_parts->limit_tag, question.key,
                                               part_at(*of_parts, question.key, of_parts->refused_parts));
     if (key == nullptr) {
-      // All that could make room have queues: asked without being known.
+      // Or all that could make room have queues: asked without being known.
       const QueueIndex index = take_queue(hash, question.limit_tag, question.key, shard);
       queues_[index].is_detached = true;
       return wait_in(index, question, of_parts);
@@ -240,6 +278,7 @@ Answer Prefilter::wait_in(QueueIndex index, const store::Question& question, con
   ++waiting_;
   Waiter waiter{question.ticket,     question.cost,      question.deadline,
                 question.definition, question.operation, question.lease};
+  waiter.by_overflow = question.is_about_overflow;
   if (of_parts != nullptr) {
     waiter.parts = of_parts->parts;
     waiter.limit_tag = of_parts->limit_tag;
@@ -498,7 +537,10 @@ void Prefilter::learn(const Queue& queue, const Definition& definition, const De
 
 store::AnswerSink::Fate Prefilter::deliver(const Waiter& waiter, const Answer& answer, SteadyTime now) {
   --waiting_;
-  return sink_->on_answer(waiter.ticket, answer, now);
+  if (!waiter.by_overflow) return sink_->on_answer(waiter.ticket, answer, now);
+  Answer shared = answer;
+  shared.by_overflow = true;
+  return sink_->on_answer(waiter.ticket, shared, now);
 }
 
 void Prefilter::note_vain_or_granted(const Queue& queue, KnownKey& key) const {
@@ -686,6 +728,11 @@ std::optional<SteadyTime> Prefilter::next_wake() const {
 }
 
 bool Prefilter::ask_together(std::span<const store::Question> questions) {
+  // Keys that are new, or not to be admitted, are asked one by one.
+  const bool are_known = std::all_of(questions.begin(), questions.end(), [&](const auto& question) {
+    return !has_budget(question) || keys_.find(hasher_.hash(question.limit_tag, question.key)) != nullptr;
+  });
+  if (!are_known) return false;
   std::vector<store::SharedQuestion> asked;
   for (const store::Question& question : questions) {
     if (free_together_.empty()) {

@@ -18,6 +18,10 @@
 //             Questions about it are then spaced: by one permit's refill, twice that, and so on up to `hold`,
 //             until one is granted.
 //
+// A key counts as known while it has an entry. Where its limit has a budget of new keys, only what charges
+// makes a key known, and one that the budget does not admit is asked as the limit's overflow, a key like any
+// other: it is refused, queued and held back as all are.
+//
 // A waiter that was answered otherwise leaves the queue; what was granted to it late is given back.
 //
 // Threads    One; the loop's.
@@ -91,6 +95,7 @@ class Prefilter final : public store::Store, private store::SharedSink {
     std::span<const store::Part> parts = {};
     std::string_view limit_tag = {};
     std::uint32_t refused_parts = 0;
+    bool by_overflow = false;
   };
   // Waiters in a row who ask the same: one question of the store.
   struct Row {
@@ -153,6 +158,11 @@ class Prefilter final : public store::Store, private store::SharedSink {
   [[nodiscard]] bool refuse(const KnownKey& key, limiter::Operation operation,
                             const limiter::Definition& definition, std::int64_t cost, SteadyTime now,
                             store::Answer& answer);
+  // What `ask` does about a key whose entry, if it has one, is `key`.
+  store::Answer ask_about(const store::Question& question, KnownKey* key, const store::KeyHash& hash,
+                          SteadyTime now);
+  // Asks about the one key that all share whom the question's limit does not admit.
+  store::Answer ask_overflow(const store::Question& question, SteadyTime now);
   // Whether those who wait already will leave too little for it, whatever the store says.
   [[nodiscard]] bool is_crowded_out(const Queue& queue, const store::Question& question) const;
   store::Answer enqueue(const store::Question& question, KnownKey* key, const store::KeyHash& hash,

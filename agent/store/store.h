@@ -26,8 +26,8 @@ namespace allowd::store {
 using SteadyTime = std::chrono::time_point<std::chrono::steady_clock, limiter::Micros>;
 
 // Names a limit in front of its keys so that no two (limit, key) pairs meet, and no two kinds of state: kind
-// of limit ('n' configured, 'i' brought inline by an application), kind of state, length of the name, the
-// name. "n3:api:" + key for a bucket, "nt5:login:" + key for tiers.
+// of limit ('n' configured, 'o' the overflow of one, 'i' brought inline by an application), kind of state,
+// length of the name, the name. "n3:api:" + key for a bucket, "nt5:login:" + key for tiers.
 [[nodiscard]] inline std::string make_limit_tag(char kind, std::string_view name,
                                                 std::string_view state_kind) {
   return kind + std::string(state_kind) + std::to_string(name.size()) + ":" + std::string(name) + ":";
@@ -39,16 +39,46 @@ struct Part {
   std::string limit_tag;
 };
 
+// Who says how many keys that a store does not know yet may become known to it.
+class KeyBudget {
+ public:
+  // Whether one more may at `now`. False: its query is turned over to the limit's overflow.
+  [[nodiscard]] virtual bool admit(SteadyTime now) = 0;
+
+ protected:
+  ~KeyBudget() = default;
+};
+
+// What decides about keys that are not admitted, or have no room: one state that all of them share.
+struct Overflow {
+  KeyBudget* budget = nullptr;  // null: all are admitted
+  limiter::DefinitionPtr definition;
+  std::string tag;  // its limit_tag; its key is ""
+};
+
 struct Question {
   limiter::Operation operation = limiter::Operation::take;
   const limiter::Definition* definition = nullptr;
   std::string_view limit_tag;  // see make_limit_tag
   std::string_view key;
   std::int64_t cost = 1;
-  std::uint64_t ticket = 0;          // the asker's own, handed back with the answer
-  SteadyTime deadline{};             // when the asker is answered otherwise
-  std::int64_t lease = 0;            // so many permits may be taken ahead while the key is hot
-  std::span<const Part> parts = {};  // a shared store asks these in place of the definition, largest first
+  std::uint64_t ticket = 0;            // the asker's own, handed back with the answer
+  SteadyTime deadline{};               // when the asker is answered otherwise
+  std::int64_t lease = 0;              // so many permits may be taken ahead while the key is hot
+  const Overflow* overflow = nullptr;  // null: without room, keys share the state of `definition`
+  bool is_about_overflow = false;      // rather than about the key
+  std::span<const Part> parts = {};    // a shared store asks these in place of the definition, largest first
+
+  // Whether a store that does not know the key would keep it from now on.
+  [[nodiscard]] bool makes_known() const {
+    if (cost == 0) return false;
+    if (operation == limiter::Operation::take) return definition->can_hold(cost);
+    return operation == limiter::Operation::force;
+  }
+  [[nodiscard]] bool is_admitted(SteadyTime now) const {
+    return overflow == nullptr || overflow->budget == nullptr || !makes_known() ||
+           overflow->budget->admit(now);
+  }
 };
 
 struct Answer {
@@ -58,7 +88,7 @@ struct Answer {
     promised,  // not known yet: the sink will be told
   };
   Status status = Status::failed;
-  bool by_overflow = false;  // the table was full: the limit's shared overflow bucket answered
+  bool by_overflow = false;  // not the key's own state answered, but the one that its limit's overflow shares
   limiter::Decision decision{};
   bool is_local = false;  // of a shared store: decided on this host, from what the store said before
 };

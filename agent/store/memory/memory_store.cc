@@ -24,6 +24,7 @@ MemoryStore::MemoryStore(const Options& options)
     : epoch_offset_(options.epoch_offset), hasher_(options.secret), table_(options.max_keys) {}
 
 Answer MemoryStore::decide(const Question& question, limiter::TimePoint now) {
+  if (question.is_about_overflow) return decide_by_overflow(question, now);
   switch (question.definition->shape()) {
     case Shape::bucket:
     case Shape::counter: return decide_one(question, now);
@@ -37,7 +38,8 @@ Answer MemoryStore::decide_one(const Question& question, limiter::TimePoint now)
   const KeyHash key_hash = hasher_.hash(question.limit_tag, question.key);
   KeyEntry* entry = table_.find(key_hash);
   if (entry == nullptr) {
-    if (!table_.has_room(key_hash, now)) return decide_by_overflow(question, now);
+    if (!table_.has_room(key_hash, now)) return decide_without_room(question, now);
+    if (!is_admitted(question, now)) return decide_by_overflow(question, now);
     limiter::TierState state;
     const Answer answer{Answer::Status::decided, false,
                         question.definition->apply({&state, 1}, question.operation, question.cost, now)};
@@ -79,10 +81,11 @@ Answer MemoryStore::decide_tiers(const Question& question, limiter::TimePoint no
       states[i] = entry->state;
     } else {
       ++unknown;
-      if (!table_.has_room(hashes[i], now)) return decide_by_overflow(question, now);
+      if (!table_.has_room(hashes[i], now)) return decide_without_room(question, now);
     }
   }
-  if (unknown > table_.room()) return decide_by_overflow(question, now);
+  if (unknown > table_.room()) return decide_without_room(question, now);
+  if (unknown == tiers.size() && !is_admitted(question, now)) return decide_by_overflow(question, now);
   const auto own = std::span(states).first(tiers.size());
   const Answer answer{Answer::Status::decided, false,
                       question.definition->apply(own, question.operation, question.cost, now)};
@@ -107,7 +110,10 @@ Answer MemoryStore::decide_log(const Question& question, limiter::TimePoint now)
   const auto most = static_cast<std::size_t>(question.definition->log().rate().count);
   const std::size_t places = 2 + most * sizeof(limiter::Stamp) / sizeof(std::pair<KeyHash, KeyEntry>);
   const auto found = logs_.find(key_hash);
-  if (found == logs_.end() && !has_room_for_log(places, now)) return decide_by_overflow(question, now);
+  if (found == logs_.end()) {
+    if (!has_room_for_log(places, now)) return decide_without_room(question, now);
+    if (!is_admitted(question, now)) return decide_by_overflow(question, now);
+  }
   limiter::LogState nothing;
   limiter::LogState& stamps = found == logs_.end() ? nothing : found->second.stamps;
   const Answer answer{Answer::Status::decided, false,
@@ -126,24 +132,28 @@ bool MemoryStore::has_room_for_log(std::size_t places, limiter::TimePoint now) {
   return table_.room() >= places;
 }
 
-Answer MemoryStore::decide_by_overflow(const Question& question, limiter::TimePoint now) {
+Answer MemoryStore::decide_without_room(const Question& question, limiter::TimePoint now) {
   ++overflow_decisions_;
-  const limiter::Definition& definition = *question.definition;
+  return decide_by_overflow(question, now);
+}
+
+Answer MemoryStore::decide_by_overflow(const Question& question, limiter::TimePoint now) {
+  const Overflow* own = question.overflow;
+  const limiter::Definition& definition = own != nullptr ? *own->definition : *question.definition;
+  const std::string tag = own != nullptr ? own->tag : std::string(question.limit_tag);
   // The shared state of one tier. Past the cap all limits share one: stricter, but bounded.
-  const auto shared = [&](std::string name) -> Overflow& {
+  const auto shared = [&](std::string name) -> SharedState& {
     if (overflow_.size() >= kMaxOverflows && !overflow_.contains(name)) name.clear();
     return overflow_[name];
   };
   if (definition.shape() == Shape::log) {
-    Overflow& overflow = shared(std::string(question.limit_tag));
+    SharedState& overflow = shared(tag);
     return {Answer::Status::decided, true,
             definition.apply(overflow.stamps, question.operation, question.cost, now)};
   }
   const std::vector<limiter::Tier>& tiers = definition.tiers();
   std::array<limiter::TierState, limiter::Definition::kMaxTiers> states;
-  const auto name_of = [&](const limiter::Tier& tier) {
-    return std::string(question.limit_tag) + tier.identity();
-  };
+  const auto name_of = [&](const limiter::Tier& tier) { return tag + tier.identity(); };
   for (std::size_t i = 0; i < tiers.size(); ++i) states[i] = shared(name_of(tiers[i])).state;
   const Answer answer{
       Answer::Status::decided, true,

@@ -2,8 +2,9 @@
 //
 // The embedded store: limits of this host alone, exact, bounded, answered at once.
 //
-// A key that the table has no room for is decided by its limit's overflow bucket, which all such keys of that
-// limit share: stricter for them, never a full bucket for a key that was merely forgotten.
+// A key that the table has no room for, or that its limit does not admit, is decided by its limit's overflow
+// bucket, which all such keys of that limit share: stricter for them, never a full bucket for a key that was
+// merely forgotten.
 //
 // Time       `now` is an argument; `epoch_offset` turns the loop's monotonic time into time since the epoch.
 #pragma once
@@ -66,15 +67,20 @@ class MemoryStore final : public Store {
     limiter::TimePoint leaves_at{};
     std::size_t places = 0;
   };
-  struct Overflow {
+  struct SharedState {
     limiter::TierState state;
     limiter::LogState stamps;
   };
 
   [[nodiscard]] std::uint64_t seed_of(std::uint64_t tag_hash, const limiter::Tier& tier) const;
+  // A key that is not there: whether its limit admits it.
+  [[nodiscard]] bool is_admitted(const Question& question, limiter::TimePoint now) const {
+    return question.is_admitted(SteadyTime{now.time_since_epoch() - epoch_offset_});
+  }
   Answer decide_one(const Question& question, limiter::TimePoint now);
   Answer decide_tiers(const Question& question, limiter::TimePoint now);
   Answer decide_log(const Question& question, limiter::TimePoint now);
+  Answer decide_without_room(const Question& question, limiter::TimePoint now);
   Answer decide_by_overflow(const Question& question, limiter::TimePoint now);
   [[nodiscard]] static limiter::TimePoint leaves_at(const limiter::TierState& state, limiter::TimePoint now,
                                                     const limiter::Decision& decision);
@@ -87,7 +93,7 @@ class MemoryStore final : public Store {
   KeyTable table_;
   std::map<KeyHash, Log> logs_;  // a tree: it never has to be grown at one blow
   KeyHash next_swept_log_{};
-  tsl::robin_map<std::string, Overflow> overflow_;  // by limit tag and tier
+  tsl::robin_map<std::string, SharedState> overflow_;  // by limit tag and tier
   std::uint64_t overflow_decisions_ = 0;
 };
 

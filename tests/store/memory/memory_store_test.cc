@@ -308,5 +308,71 @@ TEST_CASE("memory store: a window that was refunded to nothing keeps its start")
   CHECK(take(store, window, "x", 1, 30s).decision.reset_after == 40s);
 }
 
+// Admits as many as the test says, and remembers when it was asked last.
+struct FakeBudget final : KeyBudget {
+  int places = 0;
+  SteadyTime asked_at{};
+  bool admit(SteadyTime now) override {
+    asked_at = now;
+    return places > 0 && places-- > 0;
+  }
+};
+
+TEST_CASE("memory store: new keys without a place in their limit's budget share its overflow bucket") {
+  const limiter::DefinitionPtr base = make_bucket(10, 1s, 10);
+  const limiter::Tier second{"second", *limiter::TokenBucket::make({10, 1s}, 10)};
+  const limiter::Tier day{"day", *limiter::FixedWindow::make({100, 24h}, limiter::FixedWindow::Align::first)};
+  const limiter::Tier log{"", *limiter::SlidingLog::make({10, 1s})};
+  for (const limiter::DefinitionPtr& definition :
+       {base, *limiter::Definition::make({second, day}, false), *limiter::Definition::make({log}, false)}) {
+    MemoryStore store({.max_keys = 1000, .epoch_offset = 1h, .secret = {}});
+    FakeBudget budget;
+    const Overflow overflow{&budget, make_bucket(3, 1s, 3), make_limit_tag('o', "api", "")};
+    const auto ask_about = [&](Operation operation, std::string_view key, std::int64_t cost,
+                               bool is_about_overflow = false) {
+      return store.decide({.operation = operation,
+                           .definition = definition.get(),
+                           .limit_tag = kTag,
+                           .key = key,
+                           .cost = cost,
+                           .overflow = &overflow,
+                           .is_about_overflow = is_about_overflow},
+                          shard_time(1h + 5s));
+    };
+    budget.places = 1;
+    CHECK_FALSE(ask_about(Operation::take, "known", 1).by_overflow);
+    CHECK(budget.asked_at == SteadyTime{5s});  // whichever store asks: the host's clock
+    const Answer first = ask_about(Operation::take, "a", 2);
+    CHECK(first.by_overflow);
+    CHECK(first.decision.capacity == 3);
+    CHECK(first.decision.remaining == 1);
+    CHECK(ask_about(Operation::take, "b", 2).decision.verdict == Verdict::limited);
+    CHECK(ask_about(Operation::take, "b", 4).decision.verdict == Verdict::never);
+    CHECK_FALSE(ask_about(Operation::take, "known", 1).by_overflow);
+    CHECK_FALSE(ask_about(Operation::peek, "a", 1).by_overflow);
+    CHECK(ask_about(Operation::peek, "a", 1).decision.remaining == 10);
+    CHECK(ask_about(Operation::refund, "a", 2, true).decision.remaining == 3);
+    CHECK(ask_about(Operation::force, "c", 9).by_overflow);
+    CHECK(metric(store, "overflow_decisions_total") == 0);
+  }
+}
+
+TEST_CASE("memory store: where the table is full, overflow has the numbers that it was given") {
+  MemoryStore store({.max_keys = 2, .epoch_offset = {}, .secret = {}});
+  fill(store, 2, 1s);
+  const limiter::DefinitionPtr bucket = make_bucket(10, 1s, 10);
+  const Overflow overflow{nullptr, make_bucket(3, 1s, 3), make_limit_tag('o', "api", "")};
+  const Answer answer = store.decide({.operation = Operation::take,
+                                      .definition = bucket.get(),
+                                      .limit_tag = kTag,
+                                      .key = "x",
+                                      .cost = 1,
+                                      .overflow = &overflow},
+                                     shard_time(1s));
+  CHECK(answer.by_overflow);
+  CHECK(answer.decision.capacity == 3);
+  CHECK(metric(store, "overflow_decisions_total") == 1);
+}
+
 }  // namespace
 }  // namespace allowd::store
