@@ -259,6 +259,12 @@ Plan read_plan(const Table& table, std::string name, const limiter::Definition& 
   return plan;
 }
 
+limiter::DefinitionPtr read_overflow(const Table& table, bool shadow) {
+  constexpr std::array<std::string_view, 2> kKnown = {"rate", "burst"};
+  table.allow_only(kKnown);
+  return read_definition(table, shadow);
+}
+
 void read_overrides(const Table& table, LimitConfig& limit) {
   for (const std::string& pattern : table.names()) {
     limit.overrides.push_back(read_override(*table.table(pattern), pattern, limit.definition->is_shadow()));
@@ -310,10 +316,12 @@ std::int64_t read_split(const Table& table, const LimitConfig& limit) {
 }
 
 LimitConfig read_limit(const Table& table, std::string name, const AgentConfig& agent) {
-  constexpr std::array<std::string_view, 14> kKnown = {"rate",   "burst", "algorithm", "align",      "tiers",
-                                                       "shadow", "plans", "overrides", "on_failure", "scope",
-                                                       "refund", "lease", "split",     "deadline"};
-  constexpr std::array<std::string_view, 3> kLater = {"overflow", "max_new_keys_per_second", "local_share"};
+  constexpr std::array<std::string_view, 16> kKnown = {
+      "rate",       "burst",    "algorithm", "align",
+      "tiers",      "shadow",   "plans",     "overrides",
+      "on_failure", "scope",    "refund",    "lease",
+      "split",      "deadline", "overflow",  "max_new_keys_per_second"};
+  constexpr std::array<std::string_view, 1> kLater = {"local_share"};
   table.allow_only(kKnown, kLater);
   LimitConfig limit;
   limit.name = std::move(name);
@@ -336,6 +344,10 @@ LimitConfig read_limit(const Table& table, std::string name, const AgentConfig& 
   if (limit.is_host_wide && limit.lease.amount > 0) table.fail("lease", "is for limits that hosts share");
   limit.on_failure = read_policy(table);
   limit.deadline = table.duration("deadline").value_or(agent.deadline);
+  limit.max_new_keys_per_second =
+      table.integer("max_new_keys_per_second", 1, kMostNewKeysPerSecond).value_or(0);
+  if (const auto overflow = table.table("overflow"))
+    limit.overflow = read_overflow(*overflow, limit.definition->is_shadow());
   return limit;
 }
 

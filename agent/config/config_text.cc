@@ -116,6 +116,13 @@ void write_limit(std::ostream& out, const LimitConfig& limit) {
       << (limit.lease.amount > 0 ? "lease = " + limit.lease.print() + "\n" : "")
       << "on_failure = " << quoted(name_of(limit.on_failure)) << "\n"
       << "deadline = " << quoted(print(limit.deadline)) << "\n";
+  if (limit.max_new_keys_per_second != 0)
+    out << "max_new_keys_per_second = " << limit.max_new_keys_per_second << "\n";
+  if (limit.overflow) {
+    const limiter::TokenBucket& bucket = limit.overflow->bucket();
+    write_ticks(out, *limit.overflow, "this overflow bucket");
+    out << "overflow = { rate = " << quoted(print(bucket.rate())) << ", burst = " << bucket.burst() << " }\n";
+  }
   if (!limit.overrides.empty()) out << "\n[" << name << ".overrides]\n";
   for (const Override& override : limit.overrides) write_override(out, override);
   if (!limit.plans.empty()) out << "\n[" << name << ".plans]\n";

@@ -15,8 +15,6 @@ using limiter::Operation;
 using protocol::ErrorCode;
 using protocol::Source;
 
-constexpr std::string_view kOverflowTier = "overflow";
-
 protocol::Verdict to_wire(limiter::Verdict verdict) {
   switch (verdict) {
     case limiter::Verdict::ok: return protocol::Verdict::ok;
@@ -122,8 +120,7 @@ Outcome Decider::ask_limit(const LimitPtr& limit, Operation operation, const pro
   if (is_kept_here(*limit) && rule.kind == config::Override::Kind::definition) {
     // The quickest way, for what is asked most: nothing is copied.
     store::Store& store = is_local_ ? store_ : host_;
-    const store::Question question{operation, rule.definition.get(), rule.tag, query.key, query.cost, 0, {},
-                                   0};
+    const store::Question question = question_about({limit, &rule, operation, query.cost}, query.key);
     return decided_now(*limit, query.key, now,
                        [&] { return by_store(*limit, rule, store.ask(question, now), Source::local); });
   }
@@ -133,13 +130,14 @@ Outcome Decider::ask_limit(const LimitPtr& limit, Operation operation, const pro
 
 Outcome Decider::ask(SubjectView subject, std::string_view key, limiter::Micros wait, SteadyTime now,
                      Asker& asker, std::uint64_t msgid) {
-  const auto& [limit, rule, operation, cost] = subject;
+  const auto& [limit, rule, operation, cost, is_about_overflow] = subject;
   if (rule->kind != config::Override::Kind::definition) {
     return decided_now(*limit, key, now, [&] { return by_override(*limit, *rule); });
   }
   wait = std::min(wait, kLongestDeadline);
-  store::Question question{
-      operation, rule->definition.get(), rule->tag, key, cost, 0, now + wait, rule->lease, nullptr, false, rule->parts};
+  store::Question question = question_about(subject, key);
+  question.deadline = now + wait;
+  question.lease = rule->lease;
   if (is_kept_here(*limit)) {
     store::Store& store = is_local_ ? store_ : host_;
     return decided_now(*limit, key, now,
@@ -196,9 +194,8 @@ bool Decider::would_pass(SubjectView subject, std::string_view key, SteadyTime n
   if (rule.kind == config::Override::Kind::deny) return subject.limit->base().definition->is_shadow();
   if (!is_kept_here(*subject.limit)) return rule.definition->is_shadow();  // it can never pass
   store::Store& store = is_local_ ? store_ : host_;
-  return limiter::is_allowed(
-      store.ask({Operation::peek, rule.definition.get(), rule.tag, key, subject.cost, 0, {}, 0}, now)
-          .decision);
+  subject.operation = Operation::peek;
+  return limiter::is_allowed(store.ask(question_about(subject, key), now).decision);
 }
 
 bool Decider::ask_together(std::span<const std::pair<Subject, std::string_view>> questions,
@@ -211,9 +208,9 @@ bool Decider::ask_together(std::span<const std::pair<Subject, std::string_view>>
   std::vector<DeadlineQueue::Slot> slots;
   for (const auto& [subject, key] : questions) {
     slots.push_back(take_slot());
-    asked.push_back({subject.operation, subject.rule->definition.get(), subject.rule->tag, key, subject.cost,
-                     make_ticket(slots.back(), open_[slots.back()].generation), deadline, 0, nullptr,
-                     false, subject.rule->parts});
+    asked.push_back(question_about(subject, key));
+    asked.back().ticket = make_ticket(slots.back(), open_[slots.back()].generation);
+    asked.back().deadline = deadline;
   }
   if (!store_.ask_together(asked)) {
     for (const DeadlineQueue::Slot slot : slots) release(slot);
@@ -332,11 +329,16 @@ void Decider::end_turn(SteadyTime start, SteadyTime end) {
 
 protocol::Decision Decider::by_store(const Limit& limit, const Rule& rule, const store::Answer& answer,
                                      Source source) {
+  if (answer.by_overflow) {
+    // A key whose override only watches is refused by nothing that its limit's other keys share.
+    limiter::Decision shared = answer.decision;
+    rule.definition->judge(shared);
+    limit.overflows().add(to_wire(shared.verdict), source);
+    return to_wire(shared, source, kOverflowTier);
+  }
   const std::size_t tier = answer.decision.tier;
-  stats::DecisionCounters& counters = answer.by_overflow ? limit.overflows() : *rule.decisions[tier];
-  counters.add(to_wire(answer.decision.verdict), source);
-  return to_wire(answer.decision, source,
-                 answer.by_overflow ? kOverflowTier : rule.definition->tiers()[tier].name);
+  rule.decisions[tier]->add(to_wire(answer.decision.verdict), source);
+  return to_wire(answer.decision, source, rule.definition->tiers()[tier].name);
 }
 
 protocol::Decision Decider::by_policy(SubjectView subject, std::size_t shard, SteadyTime now) {
@@ -392,6 +394,10 @@ void Decider::collect(std::vector<stats::Metric>& metrics) const {
   metrics.push_back({"compensations_total", Kind::counter,
                      "Charges given back because another item of their allow_many was refused.",
                      number(compensations_total_)});
+  metrics.push_back(
+      {"new_keys_refused_total", Kind::counter,
+       "Queries about new keys beyond max_new_keys_per_second, turned over to an overflow bucket.",
+       static_cast<double>(limits_.new_keys_refused())});
   metrics.push_back({"unknown_limits_total", Kind::counter,
                      "Queries that named a limit which is not configured.", number(unknown_limits_total_)});
   metrics.push_back({"unknown_plans_total", Kind::counter,

@@ -28,6 +28,9 @@ namespace allowd::decide {
 
 using store::SteadyTime;
 
+// The tier of what an overflow bucket decided; no limit may have one of that name.
+inline constexpr std::string_view kOverflowTier = "overflow";
+
 class Asker {
  public:
   virtual void on_decision(std::uint64_t msgid, const protocol::Decision& decision) = 0;
@@ -55,12 +58,15 @@ struct Subject {
   const Rule* rule;  // the limit's
   limiter::Operation operation;
   std::int64_t cost;
+  bool is_about_overflow = false;  // what the limit's overflow decided about the key
 };
 
 // A subject that somebody else keeps: counting references costs a query more than its arithmetic.
 struct SubjectView {
   SubjectView(const Subject& subject)  // NOLINT(google-explicit-constructor)
-      : SubjectView(subject.limit, subject.rule, subject.operation, subject.cost) {}
+      : SubjectView(subject.limit, subject.rule, subject.operation, subject.cost) {
+    is_about_overflow = subject.is_about_overflow;
+  }
   SubjectView(const LimitPtr& of, const Rule* by, limiter::Operation what, std::int64_t permits)
       : limit(of), rule(by), operation(what), cost(permits) {}
 
@@ -68,6 +74,7 @@ struct SubjectView {
   const Rule* rule;
   limiter::Operation operation;
   std::int64_t cost;
+  bool is_about_overflow = false;
 };
 
 // A query's limit and what is to be done, or why it cannot be asked.
@@ -145,6 +152,16 @@ class Decider final : private store::AnswerSink, public stats::MetricSource {
   Outcome ask_limit(const LimitPtr& limit, limiter::Operation operation, const protocol::Query& query,
                     SteadyTime now, Asker& asker, std::uint64_t msgid);
   [[nodiscard]] bool is_kept_here(const Limit& limit) const { return is_local_ || limit.is_host_wide(); }
+  [[nodiscard]] static store::Question question_about(SubjectView subject, std::string_view key) {
+    return {.operation = subject.operation,
+            .definition = subject.rule->definition.get(),
+            .limit_tag = subject.rule->tag,
+            .key = key,
+            .cost = subject.cost,
+            .overflow = subject.limit->overflow(),
+            .is_about_overflow = subject.is_about_overflow,
+            .parts = subject.rule->parts};
+  }
   // A question has been put to the store under this slot's ticket.
   void occupy(DeadlineQueue::Slot slot, SubjectView subject, const store::Question& question, SteadyTime now,
               Asker& asker, std::uint64_t msgid);

@@ -25,7 +25,7 @@ std::size_t NameHash::operator()(std::string_view text) const {
   return XXH3_64bits(text.data(), text.size());
 }
 
-Limit::Limit(const config::LimitConfig& config, stats::Registry& registry)
+Limit::Limit(const config::LimitConfig& config, stats::Registry& registry, KeyBudget* budget)
     : name_(config.name),
       label_(make_label('n', name_)),
       lease_(config.lease),
@@ -36,6 +36,8 @@ Limit::Limit(const config::LimitConfig& config, stats::Registry& registry)
       on_failure_(config.on_failure),
       deadline_(config.deadline),
       overflows_(&registry.decisions_of(config.name, "overflow")) {
+  const limiter::DefinitionPtr& shared = config.overflow ? config.overflow : config.definition;
+  overflow_ = {budget, shared, store::make_limit_tag('o', name_, shared->state_kind())};
   for (const std::string_view state : {limiter::Definition::kBucketState, limiter::Definition::kTiersState})
     note_kept_as(store::make_limit_tag('n', name_, state), config.definition);
   for (const config::Override& override : config.overrides) add_override(override, registry);
@@ -126,9 +128,20 @@ void LimitTable::load(const config::Config& config) {
   inline_.clear();  // they carry the agent's deadline and shadow
   inline_order_.clear();
   for (const config::LimitConfig& limit : config.limits) {
-    configured_.push_back(std::make_shared<const Limit>(limit, registry_));
+    KeyBudget* budget = nullptr;
+    if (limit.max_new_keys_per_second != 0) {
+      budget = &budgets_.try_emplace(limit.name, limit.name).first->second;
+      budget->set_rate(limit.max_new_keys_per_second);
+    }
+    configured_.push_back(std::make_shared<const Limit>(limit, registry_, budget));
     by_name_.emplace(limit.name, configured_.back());
   }
+}
+
+std::uint64_t LimitTable::new_keys_refused() const {
+  std::uint64_t refused = 0;
+  for (const auto& [name, budget] : budgets_) refused += budget.refused();
+  return refused;
 }
 
 const LimitPtr* LimitTable::find(std::string_view name) const {

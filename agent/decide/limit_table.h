@@ -8,12 +8,15 @@
 
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "agent/config/config.h"
+#include "agent/decide/key_budget.h"
 #include "agent/stats/registry.h"
 #include "agent/store/store.h"
 #include "protocol/request.h"
@@ -50,7 +53,8 @@ struct KeptAs {
 
 class Limit {
  public:
-  Limit(const config::LimitConfig& config, stats::Registry& registry);
+  // `budget` is null or outlives it.
+  Limit(const config::LimitConfig& config, stats::Registry& registry, KeyBudget* budget);
   // One that an application brought along. One label for all of them: applications choose the names, and
   // labels must stay few.
   Limit(std::string name, limiter::DefinitionPtr definition, limiter::Micros deadline,
@@ -79,6 +83,8 @@ class Limit {
   // Where a key may have used something: as a bucket, as tiers, and as every definition that the limit has
   // now. Logs and counters of other windows, which an earlier config had, are not known.
   [[nodiscard]] const std::vector<KeptAs>& kept_as() const { return kept_as_; }
+  // What decides about keys that have no place; null: of an application's limit, the keys' own definition.
+  [[nodiscard]] const store::Overflow* overflow() const { return overflow_ ? &*overflow_ : nullptr; }
   [[nodiscard]] stats::DecisionCounters& overflows() const { return *overflows_; }  // of tier "overflow"
 
  private:
@@ -104,6 +110,7 @@ class Limit {
   bool may_refund_ = false;
   config::FailurePolicy on_failure_ = config::FailurePolicy::allow;
   limiter::Micros deadline_;
+  std::optional<store::Overflow> overflow_;
   stats::DecisionCounters* overflows_;
 };
 
@@ -127,6 +134,8 @@ class LimitTable {
   [[nodiscard]] Result<LimitPtr> find_or_parse(const protocol::InlineLimit& definition);
 
   [[nodiscard]] const std::vector<LimitPtr>& configured() const { return configured_; }
+  // Queries about new keys that were turned over to the overflow of their limit.
+  [[nodiscard]] std::uint64_t new_keys_refused() const;
 
  private:
   using Map = tsl::robin_map<std::string, LimitPtr, NameHash, std::equal_to<>>;
@@ -137,8 +146,9 @@ class LimitTable {
   std::vector<LimitPtr> configured_;
   mutable const LimitPtr* last_found_ = nullptr;  // most queries name the limit that the one before named
   Map by_name_;
-  Map inline_;                            // by the definition's encoding
-  std::deque<std::string> inline_order_;  // oldest first
+  std::map<std::string, KeyBudget> budgets_;  // of all limits that ever had one: they stay where they are
+  Map inline_;                                // by the definition's encoding
+  std::deque<std::string> inline_order_;      // oldest first
 };
 
 }  // namespace allowd::decide

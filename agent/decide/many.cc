@@ -90,9 +90,23 @@ void Many::decide_here(SteadyTime now) {
   bool do_all_pass = true;
   for (const Part& part : parts_)
     do_all_pass = decider_.would_pass(part.subject, part.key, now) && do_all_pass;
+  const bool looked_well = do_all_pass;
   for (Part& part : parts_) {
     if (!do_all_pass && part.subject.operation == Operation::take) part.subject.operation = Operation::peek;
     part.decision = decider_.ask(part.subject, part.key, deadline_ - now, now, *this, 0).decision;
+    note_charge(part);
+    do_all_pass = do_all_pass && part.decision.allowed;
+  }
+  if (looked_well && !do_all_pass) {
+    // Two keys for which there was one place.
+    for (Part& part : parts_) {
+      if (!std::exchange(part.is_charged, false)) continue;
+      decider_.count_compensation();
+      for (const Operation operation : {Operation::refund, Operation::peek}) {
+        part.subject.operation = operation;
+        part.decision = decider_.ask(part.subject, part.key, deadline_ - now, now, *this, 0).decision;
+      }
+    }
   }
   finish();
 }
@@ -125,9 +139,17 @@ void Many::take_in(const Step& step, const protocol::Decision& decision) {
   part.decision = decision;
   if (!decision.tier.empty()) part.decision.tier = tiers_.emplace_back(decision.tier);
   if (step.operation == Operation::peek) return;
+  note_charge(part);
+  if (!decision.allowed) give_back(step.part);
+}
+
+void Many::note_charge(Part& part) {
+  const protocol::Decision& decision = part.decision;
+  if (part.subject.operation == Operation::peek) return;
   part.is_charged = decision.allowed && decision.verdict == protocol::Verdict::ok &&
                     decision.source != protocol::Source::fallback && part.subject.cost > 0;
-  if (!decision.allowed) give_back(step.part);
+  // What was taken there is given back there.
+  part.subject.is_about_overflow = decision.tier == kOverflowTier;
 }
 
 // Everything before was taken, nothing behind was asked.

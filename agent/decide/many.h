@@ -60,6 +60,7 @@ class Many final : private Asker {
   // Asks until an answer has to be waited for; true: all is decided.
   bool go_on(SteadyTime now);
   void take_in(const Step& step, const protocol::Decision& decision);
+  static void note_charge(Part& part);
   void give_back(std::size_t refused);
   void finish();
 

@@ -92,8 +92,8 @@ std::size_t Prefilter::shard_of(const store::Question& question) const {
 Answer Prefilter::ask(const store::Question& question, SteadyTime now) {
   if (question.is_about_overflow) return ask_overflow(question, now);
   if (!question.parts.empty()) {
-    const Waiter waiter{question.ticket,    question.cost, question.deadline, nullptr,
-                        question.operation, 0,             question.parts,    question.limit_tag};
+    const Waiter waiter{question.ticket, question.cost,     question.deadline, nullptr, question.operation, 0,
+                        question.parts,  question.limit_tag};
     const store::Part& own = question.parts[part_at(waiter, question.key, 0)];
     const bool is_known = keys_.find(hasher_.hash(own.limit_tag, question.key)) != nullptr;
     if (!is_known && !question.is_admitted(now)) return ask_overflow(question, now);
@@ -732,7 +732,9 @@ bool Prefilter::ask_together(std::span<const store::Question> questions) {
   const bool are_known = std::all_of(questions.begin(), questions.end(), [&](const auto& question) {
     return !has_budget(question) || keys_.find(hasher_.hash(question.limit_tag, question.key)) != nullptr;
   });
-  if (!are_known) return false;
+  const bool are_whole = std::all_of(questions.begin(), questions.end(),
+                                     [](const auto& question) { return question.parts.empty(); });
+  if (!are_known || !are_whole) return false;
   std::vector<store::SharedQuestion> asked;
   for (const store::Question& question : questions) {
     if (free_together_.empty()) {

@@ -78,8 +78,8 @@ TEST_CASE("config document: every option that is read is described") {
       "\"redis://h\"\n[limits.x]\nrate = \"1/s\"\nlease = 5\noverrides = { k = { deny = true } }\nplans = { "
       "p = { rate "
       "= "
-      "\"2/s\" } }\n[limits.s]\nrate = \"4/s\"\nsplit = 2\n[limits.y]\nrate = \"1/s\"\nalgorithm = "
-      "\"fixed_window\"\n[limits.z]\ntiers = [ { name = "
+      "\"2/s\" } }\nmax_new_keys_per_second = 9\noverflow = { rate = \"3/s\" }\n[limits.s]\nrate = \"4/s\"\n"
+      "split = 2\n[limits.y]\nrate = \"1/s\"\nalgorithm = \"fixed_window\"\n[limits.z]\ntiers = [ { name = "
       "\"t\", rate = \"1/s\" } ]\n";
   auto config = parse_config(text, "f");
   auto other = parse_config("[redis]\nshards = [ { name = \"s\", url = \"redis://h\" } ]\n", "f");

@@ -197,7 +197,7 @@ TEST_CASE("config: what later versions will have is not supported rather than un
     check_refused("[redis]\nurl = \"redis://h\"\n" + std::string(key) + " = 1\n",
                   "allowd.toml:3: redis." + std::string(key) + ": is not supported by this version");
   }
-  for (const char* key : {"overflow", "max_new_keys_per_second", "local_share"}) {
+  for (const char* key : {"local_share"}) {
     check_refused("[limits.api]\n" + std::string(key) + " = 1\n",
                   "allowd.toml:2: limits.api." + std::string(key) + ": is not supported by this version");
   }
@@ -543,6 +543,55 @@ TEST_CASE("config: limits that fit only in ticks are counted so, and check says 
   CHECK(only(config).definition->bucket().tick() == 100us);
   CHECK(to_toml(config).find("# this limit: time counts in ticks of 100us\n") != std::string::npos);
   CHECK(to_toml(parsed("[limits.day]\nrate = \"1000000/day\"\n")).find("ticks") == std::string::npos);
+}
+
+TEST_CASE("config: a budget of new keys, and the bucket that the others share") {
+  const config::Config config = parsed(
+      "[limits.x]\nrate = \"1/s\"\nmax_new_keys_per_second = 500\noverflow = { rate = \"20/s\", burst = 40 "
+      "}\n");
+  CHECK(only(config).max_new_keys_per_second == 500);
+  REQUIRE(only(config).overflow);
+  CHECK(only(config).overflow->bucket().burst() == 40);
+  CHECK_FALSE(only(config).overflow->is_shadow());
+  CHECK(to_toml(config).find("max_new_keys_per_second = 500\noverflow = { rate = \"20/s\", burst = 40 }\n") !=
+        std::string::npos);
+  CHECK(to_toml(parsed(to_toml(config))) == to_toml(config));
+
+  const config::Config without = parsed("[limits.x]\nrate = \"1/s\"\n");
+  CHECK(only(without).max_new_keys_per_second == 0);
+  CHECK_FALSE(only(without).overflow);
+  CHECK(hash_of(without) != hash_of(config));
+
+  // A limit that only watches refuses nothing by way of what its keys share.
+  CHECK(only(parsed("[limits.x]\nrate = \"1/s\"\nshadow = true\noverflow = { rate = \"1/s\" }\n"))
+            .overflow->is_shadow());
+  for (const char* algorithm : {"fixed_window", "sliding_window", "sliding_log", "counter"}) {
+    CHECK(
+        only(parsed("[limits.x]\nrate = \"1/s\"\nmax_new_keys_per_second = 1\noverflow = { rate = \"2/s\" }\n"
+                    "algorithm = \"" +
+                    std::string(algorithm) + "\"\n"))
+            .overflow->bucket()
+            .burst() == 2);
+  }
+}
+
+TEST_CASE("config: a budget of new keys that means nothing is refused") {
+  const std::string range = "limits.x.max_new_keys_per_second: must be an integer from 1 to 1000000";
+  for (const char* value : {"0", "-1", "1000001", "1.5", "\"5\"", "\"5/s\""}) {
+    check_refused("[limits.x]\nrate = \"1/s\"\nmax_new_keys_per_second = " + std::string(value) + "\n",
+                  "allowd.toml:3: " + range);
+  }
+  const auto check_overflow = [](const std::string& value, const std::string& reason) {
+    check_refused("[limits.x]\nrate = \"1/s\"\noverflow = " + value + "\n",
+                  "allowd.toml:3: limits.x.overflow" + reason);
+  };
+  check_overflow("\"1/s\"", ": must be a table");
+  check_overflow("{}", ": rate is missing");
+  check_overflow("{ burst = 5 }", ": rate is missing");
+  check_overflow("{ rate = \"1/s\", burst = 0 }",
+                 ".burst: must be an integer from 1 to " + std::to_string(limiter::kMaxUsed));
+  check_overflow("{ rate = \"1/s\", algorithm = \"fixed_window\" }", ".algorithm: unknown key");
+  check_overflow("{ rate = \"1/s\", shadow = true }", ".shadow: unknown key");
 }
 
 }  // namespace

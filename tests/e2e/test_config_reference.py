@@ -42,6 +42,8 @@ refund = true
 shadow = true
 overrides = { "k*" = { deny = true } }
 plans = { p = { rate = "6/10s" } }
+max_new_keys_per_second = 7
+overflow = { rate = "8/10s", burst = 9 }
 [limits.window]
 rate = "5/10s"
 algorithm = "fixed_window"
