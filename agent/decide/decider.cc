@@ -226,18 +226,26 @@ void Decider::reset(std::string_view name, std::string_view key,
   const LimitPtr* limit = limits_.find(name);
   if (limit == nullptr)
     return done(Error{Error::Code::bad_request, "no limit is named " + protocol::quoted(name)});
-  // What the key used under another kind of limit counts again when that kind comes back.
+  // What the key used under another kind of limit counts again when that kind comes back. It may lie on
+  // another server, and mostly is not there at all: only what counts now has to be forgotten for certain.
   const std::vector<KeptAs>& all = (*limit)->kept_as();
-  const auto on_each = [done, open = std::make_shared<std::size_t>(all.size()),
-                        are_forgotten = std::make_shared<bool>(true)](bool is_forgotten) {
-    *are_forgotten = *are_forgotten && is_forgotten;
-    if (--*open > 0) return;
-    if (*are_forgotten) return done({});
-    done(Error{Error::Code::retry_later, "the store cannot be reached"});
+  const std::string& counts_now = (*limit)->rule_for(key, "").tag;
+  struct Progress {
+    std::size_t open;
+    bool is_forgotten = true;
   };
+  const auto progress = std::make_shared<Progress>(Progress{all.size()});
   store::Store& store = (*limit)->is_host_wide() ? host_ : store_;
-  for (const auto& [tag, definition, parts] : all)
-    store.reset({Operation::refund, definition.get(), tag, key, 0, 0, {}, 0, nullptr, false, parts}, on_each);
+  for (const auto& [tag, definition, parts] : all) {
+    store::Question question{Operation::refund, definition.get(), tag, key, 0};
+    question.parts = parts;
+    store.reset(question, [done, progress, has_to_be = tag == counts_now](bool is_forgotten) {
+      if (has_to_be && !is_forgotten) progress->is_forgotten = false;
+      if (--progress->open > 0) return;
+      if (progress->is_forgotten) return done({});
+      done(Error{Error::Code::retry_later, "the store cannot be reached"});
+    });
+  }
 }
 
 std::uint64_t Decider::next_ticket() const {

@@ -115,7 +115,7 @@ class Decider final : private store::AnswerSink, public stats::MetricSource {
   [[nodiscard]] SteadyTime now() const { return now_; }
 
   // Forgets all that the key has used under that configured limit, then calls `done`, maybe before returning.
-  // bad_request: there is no such limit. retry_later: the store cannot be reached.
+  // bad_request: there is no such limit. retry_later: what counts now cannot be reached.
   void reset(std::string_view limit, std::string_view key, const std::function<void(const Failure&)>& done);
 
   // Answers what has run out of time. Call at the end of each turn, when all that had arrived has been read.

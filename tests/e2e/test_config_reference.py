@@ -44,6 +44,12 @@ overrides = { "k*" = { deny = true } }
 plans = { p = { rate = "6/10s" } }
 max_new_keys_per_second = 7
 overflow = { rate = "8/10s", burst = 9 }
+[limits.leased]
+rate = "5/10s"
+lease = "10%"
+[limits.split]
+rate = "5/10s"
+split = 2
 [limits.window]
 rate = "5/10s"
 algorithm = "fixed_window"

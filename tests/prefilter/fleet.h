@@ -105,6 +105,8 @@ class Fleet {
                                    ++host.last,
                                    now_ + std::chrono::milliseconds(20),
                                    lease_,
+                                   nullptr,
+                                   false,
                                    parts_};
     const store::Answer answer = host.prefilter.ask(question, now_);
     if (answer.status == store::Answer::Status::promised) {

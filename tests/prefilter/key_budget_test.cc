@@ -73,7 +73,7 @@ class FakeShared final : public store::SharedStore {
   }
 
   void attach(store::SharedSink& sink) override { sink_ = &sink; }
-  std::uint32_t shard_of(std::string_view, std::string_view) const override { return 0; }
+  std::uint32_t shard_of(std::string_view, std::string_view, std::size_t) const override { return 0; }
   std::uint32_t shards() const override { return 1; }
   std::optional<store::ShardTime> time_of(std::uint32_t, SteadyTime now) const override {
     return store::ShardTime{limiter::TimePoint{now.time_since_epoch()}, 0us, 1};
