@@ -90,7 +90,7 @@ struct LimitConfig {
   bool is_host_wide = false;          // scope = "host": kept in memory even with Redis
   bool may_refund = false;            // by applications
   LeaseSize lease;
-  std::int64_t split = 1;  // into so many parts, each on a server of its own
+  std::int64_t split = 1;                    // into so many parts, each on a server of its own
   std::int64_t max_new_keys_per_second = 0;  // on this host; 0: any number
   limiter::DefinitionPtr overflow;           // of the bucket that the others share; null: as `definition`
   FailurePolicy on_failure = FailurePolicy::allow;
