@@ -26,6 +26,13 @@ deadline = "5s"
 tiers = [ { name = "hour", rate = "3/h", algorithm = "fixed_window" } ]
 on_failure = "deny"
 deadline = "5s"
+
+[limits.parted]
+rate = "9/h"
+split = 3
+refund = true
+on_failure = "deny"
+deadline = "5s"
 """
 NAMES = ["a", "b", "c"]
 KEYS = [f"k{number}" for number in range(120)]
@@ -299,3 +306,63 @@ def test_shards_has_a_line_for_each_with_its_name_and_no_password(rack: Rack, se
     assert agent.metric("redis_shards") == 4
     asked = sum(int(line["scripts"]) for line in lines(agent).values())
     assert agent.metric("redis_scripts_total") == asked == 0
+
+
+# One limit in parts
+
+
+def test_the_parts_of_a_key_lie_on_different_servers_and_admit_what_the_whole_would(
+    rack: Rack, servers: Servers
+) -> None:
+    first, second = (start(rack, config(servers)) for _ in range(2))
+    with first.connect() as one, second.connect() as other:
+        decisions = [client.allow("parted", "k") for _ in range(10) for client in (one, other)]
+    assert sum(decision.allowed for decision in decisions) == 9
+    assert {decision.limit for decision in decisions} == {3}, "each says the size of the part that answered"
+    assert all(decision.retry_after_us > 0 for decision in decisions if not decision.allowed)
+    keys = {name: server.keys() for name, server in servers.items()}
+    assert [len(found) for found in keys.values()] == [1, 1, 1]
+    assert len({key.split(b"}")[1] for found in keys.values() for key in found}) == 3
+
+
+def test_a_cost_above_the_smallest_part_never_passes(rack: Rack, servers: Servers) -> None:
+    agent = start(rack, config(servers))
+    decision = agent.allow("parted", "k", 4)
+    assert (decision.allowed, decision.verdict, decision.limit) == (False, "never", 3)
+    assert agent.allow("parted", "k", 3).allowed
+
+
+def test_a_reset_forgets_all_parts_and_a_peek_shows_the_preferred_one(rack: Rack, servers: Servers) -> None:
+    agent = start(rack, config(servers))
+    with agent.connect() as client:
+        assert client.peek("parted", "k").remaining == 3
+        assert [client.allow("parted", "k").allowed for _ in range(10)] == [True] * 9 + [False]
+        assert client.peek("parted", "k").remaining == 0
+        assert agent.admin("reset parted k") == "reset\n"
+        assert [client.allow("parted", "k").allowed for _ in range(10)] == [True] * 9 + [False]
+
+
+def test_when_a_part_cannot_be_reached_the_others_go_on(rack: Rack, servers: Servers) -> None:
+    agent = start(rack, config(servers))
+    servers["b"].kill()
+    try:
+        wait_until(lambda: agent.metric("redis_up") == 2, "the loss is noticed")
+        with agent.connect() as client:
+            decisions = [client.allow("parted", "k") for _ in range(8)]
+        assert [decision.allowed for decision in decisions] == [True] * 6 + [False] * 2
+        assert {decision.source for decision in decisions if decision.allowed} == {"store"}
+    finally:
+        servers["b"].start()
+    wait_until(lambda: agent.metric("redis_up") == 3, "it is found again")
+    assert [agent.allow("parted", "k").allowed for _ in range(4)] == [True] * 3 + [False]
+
+
+def test_all_of_an_allow_many_may_hold_limits_in_parts(rack: Rack, servers: Servers) -> None:
+    agent = start(rack, config(servers))
+    with agent.connect() as client:
+        for _ in range(3):
+            items = [["parted", "k", 3], ["api", "k", 1]]
+            assert [item[0] for item in client.ask("allow_many", items, "all")] == [True, True]
+        refused = client.ask("allow_many", [["parted", "k", 1], ["api", "other", 1]], "all")
+        assert [item[0] for item in refused] == [False, True]
+        assert client.peek("api", "other").remaining == 3
