@@ -64,6 +64,11 @@ SCENARIOS = [
         hot_key_scenarios.hot_key_100_per_s,
     ),
     Scenario(
+        "hot_key_leased",
+        "one key of a limit of 1,000,000/s with a lease of 5 %, 128 requests in flight: against an echo server",
+        hot_key_scenarios.hot_key_leased,
+    ),
+    Scenario(
         "hot_key_under_limit",
         "one key under its limit on Redis, 64 connections: how many queries share a question, and how long they wait",
         hot_key_scenarios.hot_key_under_limit,

@@ -71,6 +71,18 @@ def hot_key_100_per_s(options: Options) -> Result:
     )
 
 
+def hot_key_leased(options: Options) -> Result:
+    rounds = _rounds_over_limit(options, "1000000/s", 1_000_000, 'burst = 1000000\nlease = "5%"\n')
+    return Result(
+        [
+            Figure("scripts per second", column(rounds, "scripts_per_s"), at_most=50),
+            Figure("share of the limit asked for and admitted", column(rounds, "share_admitted"), digits=3),
+            *_cost_figures(rounds),
+        ],
+        rounds,
+    )
+
+
 def _cost_figures(rounds: list[dict[str, Any]]) -> list[Figure]:
     return [
         Figure("agent's CPU per query / echo's", column(rounds, "cpu_ratio"), at_most=2.2),
@@ -78,11 +90,13 @@ def _cost_figures(rounds: list[dict[str, Any]]) -> list[Figure]:
     ]
 
 
-def _rounds_over_limit(options: Options, rate: str, permits_per_second: float) -> list[dict[str, Any]]:
+def _rounds_over_limit(
+    options: Options, rate: str, permits_per_second: float, more: str = ""
+) -> list[dict[str, Any]]:
     rounds = []
     with Stage(options.bin_directory) as stage:
         port, echo = stage.start_redis(), stage.start_echo()
-        agent = stage.start_agent(f'[limits.bench]\nrate = "{rate}"\n{_READY_LIMIT}', redis_port=port)
+        agent = stage.start_agent(f'[limits.bench]\nrate = "{rate}"\n{more}{_READY_LIMIT}', redis_port=port)
         wait_for_store(stage, agent, "ready")
         with wire.RedisClient(port) as redis:
             for number in range(1, options.rounds + 1):
