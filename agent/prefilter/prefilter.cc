@@ -659,7 +659,10 @@ std::int64_t Prefilter::settle_lease(Queue& queue, const Row& row, const store::
   Leased& leased = leases_[row.first];
   leased.is_asked = false;
   if (!is_ours) free_leases_.push_back(static_cast<std::uint32_t>(row.first));  // it ended meanwhile
-  if (answer.status != Answer::Status::decided) return 0;
+  if (answer.status != Answer::Status::decided) {
+    next_expiry_ = std::min(next_expiry_, now);  // one that never got anything ends
+    return 0;
+  }
   const limiter::DefinitionPtr definition = leased.definition;
   limiter::TierState state = answer.states.front();
   std::int64_t permits = 0;

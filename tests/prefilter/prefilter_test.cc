@@ -899,5 +899,33 @@ TEST_CASE("prefilter: a reset ends a hold") {
   CHECK(scene.settled({.cost = 10}).decision.verdict == Verdict::ok);
 }
 
+TEST_CASE("prefilter: a lease that the store does not answer ends, and the key goes on") {
+  Scene scene;
+  scene.limit = bucket(1'000'000, 1s, 1'000'000);
+  const auto ask_leased = [&] {
+    ++scene.last;
+    return scene.prefilter.ask(
+        {Operation::take, scene.limit.get(), Scene::kTagText, "user", 1, scene.last, scene.now + 20ms, 1000},
+        scene.now);
+  };
+  for (int turn = 0; turn < 3; ++turn) {
+    for (int i = 0; i < 50; ++i) static_cast<void>(ask_leased());
+    scene.flush();
+    scene.pass(1ms);
+    while (!scene.store.calls.empty() && scene.metric("leases") == 0) scene.store.answer();
+    if (scene.metric("leases") > 0) break;
+  }
+  REQUIRE(scene.metric("leases") == 1);
+  scene.flush();
+  scene.store.lose_connection();
+  scene.flush();
+  CHECK(scene.metric("leases") == 0);
+  scene.store.is_up = true;
+  CHECK(ask_leased().status == Status::promised);
+  const std::uint64_t ticket = scene.last;
+  scene.settle();
+  CHECK(scene.passed(ticket));
+}
+
 }  // namespace
 }  // namespace allowd::prefilter
