@@ -548,17 +548,19 @@ TEST_CASE("decider: whatever the store does, every query is answered exactly onc
   CHECK(std::all_of(answers.begin(), answers.end(), [](const auto& entry) { return entry.second == 1; }));
 }
 
-TEST_CASE("decider: a reset is done once, when every kind of state is forgotten, and fails if one is not") {
-  for (const bool is_last_forgotten : {true, false}) {
-    Scene scene;
-    scene.fake.resets_wait = true;
-    std::vector<bool> done;
-    scene.decider->reset("open", "k", [&](const Failure& problem) { done.push_back(!problem); });
-    CHECK(scene.fake.resets == std::vector<std::string>{"n4:open:k", "nt4:open:k"});
-    scene.fake.waiting_resets.at(1)(is_last_forgotten);
-    CHECK(done.empty());
-    scene.fake.waiting_resets.at(0)(true);
-    CHECK(done == std::vector<bool>{is_last_forgotten});
+TEST_CASE("decider: a reset is done once, when every kind is settled, and fails if what counts now is not") {
+  for (const bool is_own_forgotten : {true, false}) {
+    for (const bool is_other_forgotten : {true, false}) {
+      Scene scene;
+      scene.fake.resets_wait = true;
+      std::vector<bool> done;
+      scene.decider->reset("open", "k", [&](const Failure& problem) { done.push_back(!problem); });
+      CHECK(scene.fake.resets == std::vector<std::string>{"n4:open:k", "nt4:open:k"});
+      scene.fake.waiting_resets.at(1)(is_other_forgotten);
+      CHECK(done.empty());
+      scene.fake.waiting_resets.at(0)(is_own_forgotten);
+      CHECK(done == std::vector<bool>{is_own_forgotten});
+    }
   }
 }
 
