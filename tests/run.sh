@@ -21,7 +21,9 @@ venv=$PWD/build/venv/bin/python
 run_ctest() {
   local preset=$1
   shift
-  cmake --preset "$preset" -DPython3_EXECUTABLE="$venv" -DALLOWD_TESTS=ON -DALLOWD_BENCH=ON
+  local bench=OFF
+  if [ "$preset" = dev ]; then bench=ON; fi
+  cmake --preset "$preset" -DPython3_EXECUTABLE="$venv" -DALLOWD_TESTS=ON -DALLOWD_BENCH="$bench"
   cmake --build --preset "$preset"
   ctest --preset "$preset" -j2 "$@"
 }
@@ -32,7 +34,7 @@ for step in "${steps[@]}"; do
     dev) run_ctest dev ;;
     # A sanitizer slows the agent several times over: fewer random histories, and nothing that is Python alone.
     asan | tsan)
-      PROPERTY_STEPS="${PROPERTY_STEPS:-20000}" run_ctest "$step" -E '^(python_client|property_judge|property_oracle)$'
+      PROPERTY_STEPS="${PROPERTY_STEPS:-20000}" ALLOWD_HISTORIES="${ALLOWD_HISTORIES:-800}" run_ctest "$step" -E '^(python_client|property_judge|property_oracle)$'
       ;;
     fuzz) tests/fuzz/run.sh "${FUZZ_SECONDS:-60}" ;;
     format) git ls-files '*.cc' '*.h' | xargs clang-format-14 --dry-run --Werror ;;

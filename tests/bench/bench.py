@@ -65,7 +65,7 @@ SCENARIOS = [
     ),
     Scenario(
         "hot_key_leased",
-        "one key of a limit of 1,000,000/s with a lease of 5 %, 128 requests in flight: against an echo server",
+        "one key of a limit of 1,000,000/s with a lease of 5 %, 16 requests in flight, all allowed: against an echo server",
         hot_key_scenarios.hot_key_leased,
     ),
     Scenario(
