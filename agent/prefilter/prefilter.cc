@@ -3,10 +3,11 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <limits>
 #include <memory>
 #include <utility>
+
+#include "agent/prefilter/passing.h"
 
 namespace allowd::prefilter {
 
@@ -22,7 +23,6 @@ namespace {
 
 // A ticket of ours names a queue and a row, or, with this bit, a place in together_.
 constexpr std::uint64_t kTogether = std::uint64_t{1} << 63;
-constexpr std::uint64_t kGiveBack = std::uint64_t{1} << 62;  // what is left of a lease
 constexpr std::uint64_t make_ticket(std::uint32_t queue, std::size_t row) {
   return std::uint64_t{queue} << 32 | row;
 }
@@ -32,7 +32,6 @@ constexpr std::size_t kLongestRowOfTiers = 64;
 constexpr std::size_t kLongestRow = 65'536;
 // So many of the youngest waiters are added up.
 constexpr std::size_t kMostAddedUp = 64;
-constexpr std::size_t kMostLeases = 1024;
 // A lease is asked for in so many parts: where not all is left, some of it is.
 constexpr std::int64_t kLeaseParts = 16;
 // A queue that was this busy gives its memory back.
@@ -46,14 +45,6 @@ std::size_t longest_row(const Definition& definition, Operation operation) {
 
 bool has_budget(const store::Question& question) {
   return question.overflow != nullptr && question.overflow->budget != nullptr;
-}
-
-bool asks_to_pass(Operation operation, std::int64_t cost) { return operation == Operation::take && cost > 0; }
-
-// Whether the store has charged: a shadow limit's refusal has not, a passed question with a shadow tier has.
-bool has_passed(const Definition& definition, const Decision& decision) {
-  const bool is_watched = decision.verdict == Verdict::shadow && definition.tiers()[decision.tier].shadow;
-  return decision.verdict == Verdict::ok || is_watched;
 }
 
 }  // namespace
@@ -129,14 +120,11 @@ Answer Prefilter::ask_overflow(const store::Question& question, SteadyTime now) 
 
 Answer Prefilter::ask_about(const store::Question& question, KnownKey* key, const store::KeyHash& hash,
                             SteadyTime now) {
-  // Behind a refund that waits, nothing is certain.
-  const bool may_refuse =
-      key != nullptr && (key->queue == KnownKey::kNoQueue || !queues_[key->queue].has_refund_waiting);
   Answer answer;
   if (key != nullptr && key->lease != KnownKey::kNoLease && grant(*key, question, hash, now, answer)) {
     return answer;
   }
-  if (may_refuse && refuse(*key, question.operation, *question.definition, question.cost, now, answer)) {
+  if (may_refuse(key) && refuse(*key, question.operation, *question.definition, question.cost, now, answer)) {
     return answer;
   }
   return enqueue(question, key, hash, now);
@@ -286,52 +274,6 @@ Answer Prefilter::wait_in(QueueIndex index, const store::Question& question, con
   }
   push(index, waiter);
   return {Answer::Status::promised, false, {}};
-}
-
-std::size_t Prefilter::part_at(const Waiter& waiter, std::string_view key, std::size_t turn) const {
-  // Hosts begin at different parts, each always at the same one.
-  return (hasher_.hash(waiter.limit_tag, key).high + turn) % waiter.parts.size();
-}
-
-Answer Prefilter::ask_parts(Waiter waiter, std::string_view key, SteadyTime now) {
-  Answer refused;
-  for (; waiter.refused_parts < waiter.parts.size(); ++waiter.refused_parts) {
-    const store::Part& part = waiter.parts[part_at(waiter, key, waiter.refused_parts)];
-    store::Question question{waiter.operation, part.definition.get(), part.limit_tag,  key,
-                             waiter.cost,      waiter.ticket,         waiter.deadline, 0};
-    const store::KeyHash hash = hasher_.hash(part.limit_tag, key);
-    KnownKey* known = keys_.find(hash);
-    Answer answer;
-    const bool may_refuse =
-        known != nullptr && (known->queue == KnownKey::kNoQueue || !queues_[known->queue].has_refund_waiting);
-    if (!may_refuse || !refuse(*known, waiter.operation, *part.definition, waiter.cost, now, answer)) {
-      answer = enqueue(question, known, hash, now, &waiter);
-      if (answer.status != Answer::Status::decided) return answer;
-    }
-    // Whichever comes first lets it pass.
-    if (refused.status != Answer::Status::decided ||
-        answer.decision.retry_after < refused.decision.retry_after)
-      refused = answer;
-  }
-  return refused;
-}
-
-bool Prefilter::tries_another_part(const Waiter& waiter, std::string_view key, Answer& answer,
-                                   SteadyTime now) {
-  if (waiter.parts.empty() || !asks_to_pass(waiter.operation, waiter.cost)) return false;
-  if (!sink_->is_waiting(waiter.ticket)) return false;
-  const bool is_decided = answer.status == Answer::Status::decided;
-  if (is_decided && has_passed(*waiter.definition, answer.decision)) return false;
-  Waiter next = waiter;
-  ++next.refused_parts;
-  --waiting_;  // it is counted again where it waits next
-  const Answer another = ask_parts(next, key, now);
-  if (another.status == Answer::Status::promised) return true;
-  ++waiting_;
-  if (is_decided && another.status == Answer::Status::decided &&
-      another.decision.retry_after < answer.decision.retry_after)
-    answer = another;
-  return false;
 }
 
 void Prefilter::push(QueueIndex index, const Waiter& waiter) {
@@ -598,136 +540,6 @@ void Prefilter::filter_waiting(QueueIndex index, SteadyTime now) {
       push(index, waiter);
     }
   }
-}
-
-bool Prefilter::grant(KnownKey& key, const store::Question& question, const store::KeyHash& hash,
-                      SteadyTime now, Answer& answer) {
-  if (!asks_to_pass(question.operation, question.cost)) return false;
-  Leased& leased = leases_[key.lease];
-  if (leased.definition->digest() != question.definition->digest()) {
-    end_lease(key.lease, leased.lease.left(now));
-    return false;
-  }
-  if (!leased.lease.take(question.cost, now)) return false;
-  if (leased.lease.runs_low(now) && !leased.is_asked) {
-    if (key.queue == KnownKey::kNoQueue)
-      key.queue = take_queue(hash, question.limit_tag, question.key, key.shard);
-    queues_[key.queue].wants_lease = true;
-    list(key.queue);
-  }
-  // What is left is what the store has, by the bound, and what we have of it.
-  const limiter::TokenBucket& bucket = question.definition->bucket();
-  const auto& time = time_of(key.shard, now);
-  limiter::BucketState state{bucket.unit(), bucket.full(), {}};
-  if (time && time->epoch == key.epoch && key.level.kind == Level::Kind::tier) {
-    state = std::bit_cast<limiter::BucketState>(key.level.state);
-    bucket.advance(state, time->now);
-  }
-  const std::int64_t ours = std::min(leased.lease.left(now), bucket.burst()) * bucket.unit();
-  answer.status = Answer::Status::decided;
-  answer.decision = bucket.describe(std::max<std::int64_t>(0, state.used - ours), question.cost, Verdict::ok);
-  answer.is_local = true;
-  ++leased_grants_total_;
-  return true;
-}
-
-void Prefilter::begin_lease(QueueIndex index, KnownKey& key) {
-  Queue& queue = queues_[index];
-  const Waiter& first = queue.asked.front();
-  if (first.lease == 0 || key.level.kind != Level::Kind::tier || key.epoch != queue.epoch) return;
-  if (key.lease == KnownKey::kNoLease) {
-    const std::int64_t demand = Lease::demand(queue.granted, key.level.at - queue.known_at);
-    if (demand < Lease::kHot) return;
-    if (free_leases_.empty()) {
-      if (leases_.size() > kMostLeases) return;
-      free_leases_.push_back(static_cast<std::uint32_t>(leases_.size()));
-      leases_.push_back(leases_.front());
-    }
-    key.lease = free_leases_.back();
-    free_leases_.pop_back();
-    leases_[key.lease] = Leased{Lease(demand), queue.hash,  queue.limit_tag,
-                                queue.key,     queue.shard, first.definition->shared_from_this(),
-                                first.lease};
-  }
-  queue.wants_lease = true;
-}
-
-std::int64_t Prefilter::settle_lease(Queue& queue, const Row& row, const store::SharedAnswer& answer,
-                                     SteadyTime now) {
-  KnownKey* key = keys_.find(queue.hash);
-  const bool is_ours = key != nullptr && key->lease == row.first;
-  Leased& leased = leases_[row.first];
-  leased.is_asked = false;
-  if (!is_ours) free_leases_.push_back(static_cast<std::uint32_t>(row.first));  // it ended meanwhile
-  if (answer.status != Answer::Status::decided) {
-    next_expiry_ = std::min(next_expiry_, now);  // one that never got anything ends
-    return 0;
-  }
-  const limiter::DefinitionPtr definition = leased.definition;
-  limiter::TierState state = answer.states.front();
-  std::int64_t permits = 0;
-  Decision last;
-  for (std::size_t i = 0; i < row.count; ++i) {
-    last = definition->apply({&state, 1}, Operation::take, row.lease_part, answer.at);
-    if (last.verdict != Verdict::ok) break;
-    permits += row.lease_part;
-  }
-  learn(queue, *definition, last, {&state, 1}, answer.at, now);
-  if (!is_ours) return permits;
-  leased_total_ += static_cast<std::uint64_t>(permits);
-  leased.lease.add(permits, now);
-  next_expiry_ = std::min(next_expiry_, leased.lease.next_expiry());
-  return 0;
-}
-
-void Prefilter::give_back(const Leased& leased, std::int64_t permits) {
-  if (permits == 0) return;
-  lease_given_back_total_ += static_cast<std::uint64_t>(permits);
-  // What the store cannot be told stays charged: never more than the limit.
-  static_cast<void>(store_.ask({.operation = Operation::refund,
-                                .definition = leased.definition.get(),
-                                .limit_tag = leased.limit_tag,
-                                .key = leased.key,
-                                .cost = permits,
-                                .ticket = kGiveBack,
-                                .shard = leased.shard}));
-  if (KnownKey* key = keys_.find(leased.hash)) key->level.kind = Level::Kind::unknown;
-}
-
-void Prefilter::end_lease(std::uint32_t index, std::int64_t given_back) {
-  Leased& leased = leases_[index];
-  give_back(leased, given_back);
-  if (KnownKey* key = keys_.find(leased.hash)) key->lease = KnownKey::kNoLease;
-  // A question for more may be under way: its row keeps the definition until it is answered.
-  if (!leased.is_asked) free_leases_.push_back(index);
-}
-
-void Prefilter::expire_leases(SteadyTime now) {
-  next_expiry_ = SteadyTime::max();
-  for (std::uint32_t i = 1; i < leases_.size(); ++i) {
-    Leased& leased = leases_[i];
-    const KnownKey* key = keys_.find(leased.hash);
-    if (key == nullptr || key->lease != i) continue;
-    give_back(leased, leased.lease.expire(now));
-    if (leased.lease.is_over(now) && !leased.is_asked) {
-      end_lease(i, 0);
-    } else {
-      next_expiry_ = std::min(next_expiry_, std::max(leased.lease.next_expiry(), now + Micros{1}));
-    }
-  }
-}
-
-void Prefilter::end_leases(SteadyTime now) {
-  for (std::uint32_t i = 1; i < leases_.size(); ++i) {
-    const KnownKey* key = keys_.find(leases_[i].hash);
-    if (key != nullptr && key->lease == i)
-      end_lease(i, leases_[i].lease.expire(now) + leases_[i].lease.left(now));
-  }
-}
-
-std::optional<SteadyTime> Prefilter::next_wake() const {
-  if (next_expiry_ == SteadyTime::max()) return std::nullopt;
-  return next_expiry_;
 }
 
 bool Prefilter::ask_together(std::span<const store::Question> questions) {

@@ -5,15 +5,12 @@
 //   refuse    What cannot pass by the key's bound (level.h) is refused here, as the store would. A bound is
 //             trusted for `trust` after the store spoke; other rules, or a clock that jumped, drop it.
 //   queue     One question per key is under way at a time. Who asks meanwhile waits; then the waiters pass
-//   the
-//             bound once more, in order, and those who are left go together into the next question. So the
-//             busier a key, the more of its queries share a question, and an idle one waits for nothing.
+//             the bound once more, in order, and those who are left go together into the next question. So
+//             the busier a key, the more of its queries share one, and an idle one waits for nothing.
 //   lease     Of a key that is hot and allowed, permits are taken ahead and granted here (lease.h), if its
-//   limit
-//             says so.
-//   split     Of a limit in parts, each on a server of its own, this host prefers one part of a key and tries
-//   the
-//             others when that one refuses; it is refused when all have.
+//             limit says so. In prefilter_leases.cc.
+//   split     Of a limit in parts, each on a server of its own, this host prefers one part of a key and
+//             tries the others when that one refuses; it is refused when all have. In prefilter_parts.cc.
 //   hold      Where the store keeps refusing what the bound had let through, others are draining the key.
 //             Questions about it are then spaced: by one permit's refill, twice that, and so on up to `hold`,
 //             until one is granted.
@@ -82,6 +79,9 @@ class Prefilter final : public store::Store, private store::SharedSink {
 
  private:
   using QueueIndex = std::uint32_t;
+
+  // Tickets of ours that name no row: what is left of a lease.
+  static constexpr std::uint64_t kGiveBack = std::uint64_t{1} << 62;
 
   struct Waiter {
     std::uint64_t ticket = 0;
@@ -158,6 +158,10 @@ class Prefilter final : public store::Store, private store::SharedSink {
   [[nodiscard]] bool refuse(const KnownKey& key, limiter::Operation operation,
                             const limiter::Definition& definition, std::int64_t cost, SteadyTime now,
                             store::Answer& answer);
+  // Whether the key's entry may speak: behind a refund that waits, nothing is certain.
+  [[nodiscard]] bool may_refuse(const KnownKey* key) const {
+    return key != nullptr && (key->queue == KnownKey::kNoQueue || !queues_[key->queue].has_refund_waiting);
+  }
   // What `ask` does about a key whose entry, if it has one, is `key`.
   store::Answer ask_about(const store::Question& question, KnownKey* key, const store::KeyHash& hash,
                           SteadyTime now);
