@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: MIT
 //
-// How names and keys, which may be any bytes, are shown to people and typed by them: between double quotes,
-// with
-// \" and \\ and \xNN for what is not printable ASCII.
+// How names and keys, which may be any bytes, are shown to people and typed by them: between double
+// quotes, with \" and \\ and \xNN for what is not printable ASCII.
 #pragma once
 
 #include <optional>

@@ -6,8 +6,7 @@
 //
 // Ownership  A Request borrows from the bytes; use it before they change. Nothing is copied or allocated.
 // Errors     A request that can be named (its msgid is known) but not served carries `Refusal`; a stream that
-// has
-//            lost its framing is `violation`, and its connection has to be closed.
+//            has lost its framing is `violation`, and its connection has to be closed.
 #pragma once
 
 #include <array>

@@ -2,11 +2,10 @@
 //
 // A listening Unix socket with an owner, a mode, and manners towards whatever stands at its path.
 //
-// What is at the path already   A lock file beside it (`<path>.lock`) says whether its agent lives. If not, a
-// socket
-//                               that refuses connections is a leftover and is replaced; one that answers
-//                               belongs to somebody and is left alone, and anything that is no socket is
-//                               never touched.
+// What is at the path already   A lock file beside it (`<path>.lock`) says whether its agent lives. If not,
+//                               a socket that refuses connections is a leftover and is replaced; one that
+//                               answers belongs to somebody and is left alone, and anything that is no
+//                               socket is never touched.
 // Order                         bind, chmod and chown, then listen: nobody connects under the wrong mode.
 // At the end                    The socket is unlinked only if it is still the one that we made.
 //

@@ -13,8 +13,7 @@
 // Ownership  Plain values; copy them freely.
 // Units      Costs are whole permits, times shard microseconds.
 // Errors     `make` refuses what the arithmetic cannot hold; nothing else fails. A `now` that steps back
-// grants
-//            nothing.
+//            grants nothing.
 // Source     The integer form of the classic bucket; ngtcp2's ratelimiter and bucket4j carry remainders
 // alike.
 #pragma once

@@ -3,8 +3,7 @@
 // Windows that count permits: N in a window of length W.
 //
 // FixedWindow     starts afresh when W is over. It begins with the first charge, or at multiples of W since
-// the
-//                 epoch; then up to 2 N may pass around a boundary, by definition.
+//                 the epoch; then up to 2 N may pass around a boundary, by definition.
 // SlidingWindow   clock-aligned; the window before weighs in with the share of it that still lies within W:
 //                 prev * (W - e) + (cur + cost) * W <= N * W, e microseconds into the current one.
 //

@@ -4,8 +4,7 @@
 //
 // Ownership  Owns the descriptor.
 // Errors     A call that fails leaves the connection closed, but for a read that timed out: late bytes stay
-// with
-//            their stream, and whoever matches replies by id may go on.
+//            with their stream, and whoever matches replies by id may go on.
 // Fork       A child must not use its parent's connection; see Client.
 #pragma once
 

@@ -4,13 +4,11 @@
 // does it all over when the connection ends.
 //
 // Reconnecting   At once, then after a random wait up to a bound that doubles to `reconnect_max` ("full
-// jitter",
-//                Brooker 2015), so that a fleet does not come back as one; never more than three times a
-//                second.
-// A server that does not answer   After a second without an answer the link counts as down and connects anew,
-// but
-//                keeps listening on the old connection for a while: what was sent there may still be decided,
-//                and a late grant has to be given back.
+//                jitter", Brooker 2015), so that a fleet does not come back as one; never more than three
+//                times a second.
+// A server that does not answer   After a second without an answer the link counts as down and connects
+//                anew, but keeps listening on the old connection for a while: what was sent there may still
+//                be decided, and a late grant has to be given back.
 // Logging        One line per change of state, one reminder a minute while down. Never a password.
 #pragma once
 
