@@ -15,7 +15,7 @@
 
 #include "agent/limiter/definition.h"
 #include "agent/result/result.h"
-#include "agent/store/redis/endpoint.h"
+#include "agent/store/redis/link/endpoint.h"
 
 namespace allowd::config {
 

@@ -3,7 +3,7 @@
 
 #include <sys/time.h>
 
-#include "agent/store/redis/script.h"
+#include "agent/store/redis/codec/script.h"
 
 namespace allowd::replay {
 namespace {

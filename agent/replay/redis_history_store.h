@@ -9,8 +9,8 @@
 #include <memory>
 #include <string>
 
-#include "agent/store/redis/endpoint.h"
-#include "agent/store/redis/script_call.h"
+#include "agent/store/redis/codec/script_call.h"
+#include "agent/store/redis/link/endpoint.h"
 
 namespace allowd::replay {
 

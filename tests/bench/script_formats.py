@@ -3,7 +3,7 @@
 """What storing a value costs Redis, in a script of 64 keys: its form, and overwriting it against setting it anew.
 
 Prints Redis CPU per key (INFO cpu) for each, medians of interleaved rounds. The agent's script stores what it stores
-because of this; see agent/store/redis/bucket_script.h.
+because of this; see agent/store/redis/codec/bucket_script.cc.
 """
 
 from __future__ import annotations

@@ -10,9 +10,9 @@
 #include <string_view>
 #include <vector>
 
-#include "agent/store/redis/counter_call.h"
-#include "agent/store/redis/resp.h"
-#include "agent/store/redis/script_call.h"
+#include "agent/store/redis/codec/counter_call.h"
+#include "agent/store/redis/codec/resp.h"
+#include "agent/store/redis/codec/script_call.h"
 #include "tests/fuzz/expect.h"
 
 namespace allowd::fuzz {

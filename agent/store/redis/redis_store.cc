@@ -24,7 +24,7 @@ RedisStore::RedisStore(loop::Loop& loop, const Options& options)
   for (const RedisNode& node : options.nodes) {
     shards_.push_back(std::make_unique<Shard>(
         loop, Shard::Options{
-                  .link = {.endpoint = node.endpoint,
+                  .link = {.source = std::make_unique<FixedEndpoint>(node.endpoint),
                            .label = is_alone ? std::string() : node.name,
                            .reconnect_max = options.reconnect_max,
                            .script = {},

@@ -12,9 +12,9 @@
 #include <string>
 #include <vector>
 
-#include "agent/store/redis/endpoint.h"
-#include "agent/store/redis/rendezvous.h"
+#include "agent/store/redis/link/endpoint.h"
 #include "agent/store/redis/shard.h"
+#include "agent/store/redis/topology/rendezvous.h"
 #include "agent/store/shared_store.h"
 
 namespace allowd::store {

@@ -6,9 +6,10 @@
 #include <algorithm>
 #include <utility>
 
-#include "agent/store/redis/bucket_call.h"
-#include "agent/store/redis/counter_call.h"
-#include "agent/store/redis/script.h"
+#include "agent/store/redis/codec/bucket_call.h"
+#include "agent/store/redis/codec/counter_call.h"
+#include "agent/store/redis/codec/script.h"
+#include "agent/store/redis/codec/server_error.h"
 
 namespace allowd::store {
 namespace {
@@ -17,11 +18,6 @@ using limiter::Operation;
 
 // Tickets of askers are never this: questions of our own (giving back) carry it.
 constexpr std::uint64_t kNobody = ~std::uint64_t{0};
-
-std::string_view first_word(std::string_view text) { return text.substr(0, text.find(' ')); }
-
-// A server that answers so is the wrong one to ask: another must be found.
-bool is_wrong_server(std::string_view code) { return code == "READONLY" || code == "MASTERDOWN"; }
 
 constexpr limiter::Micros kResetPatience = std::chrono::seconds(1);
 
@@ -149,14 +145,16 @@ bool Shard::has_failed(const Call& call, const Reply& reply) {
     return true;
   }
   if (!is_error(reply)) return false;
-  const std::string_view code = first_word(text_of(reply));
-  if (code == "NOSCRIPT") {
+  const ErrorReply error = read_error(text_of(reply));
+  if (error.kind == ServerError::script_lost) {
     repeat(*call);
     return true;
   }
-  count_error(*call, text_of(reply));
+  count_error(*call, text_of(reply), error.code);
   fail(*call);
-  if (is_wrong_server(code)) link_.drop({Error::Code::retry_later, std::string(text_of(reply))});
+  if (error.kind == ServerError::wrong_server) {
+    link_.drop({Error::Code::retry_later, std::string(text_of(reply))});
+  }
   return true;
 }
 
@@ -173,7 +171,7 @@ void Shard::on_reply(const Call& call, const Reply& reply) {
 void Shard::on_transaction(const Call& call, const Reply& reply) {
   // A user who may not run transactions: the script needs no other right than it has.
   if (reply != nullptr && is_error(reply)) {
-    const std::string_view code = first_word(text_of(reply));
+    const std::string_view code = read_error(text_of(reply)).code;
     if (code == "NOPERM" || code == "EXECABORT" || code == "ERR") link_.stop_transactions();
   }
   if (has_failed(call, reply)) return;
@@ -256,10 +254,9 @@ void Shard::drop_unsent(const ScriptCall& call) {
   }
 }
 
-void Shard::count_error(const ScriptCall& call, std::string_view text) {
+void Shard::count_error(const ScriptCall& call, std::string_view text, std::string_view code) {
   constexpr std::size_t kMaxCodes = 32;
-  const std::string code(first_word(text).substr(0, 32));
-  if (errors_.size() < kMaxCodes || errors_.contains(code)) ++errors_[code];
+  if (errors_.size() < kMaxCodes || errors_.contains(code)) ++errors_[std::string(code)];
   std::string& reported = reported_errors_[shape_of(call)];
   if (reported == code) return;  // one line per change of state
   reported = code;

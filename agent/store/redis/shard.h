@@ -17,8 +17,8 @@
 #include <memory>
 #include <string>
 
-#include "agent/store/redis/link.h"
-#include "agent/store/redis/script_call.h"
+#include "agent/store/redis/codec/script_call.h"
+#include "agent/store/redis/link/link.h"
 #include "agent/store/shared_store.h"
 
 namespace allowd::store {
@@ -89,7 +89,7 @@ class Shard {
   void drop_unsent(const ScriptCall& call);
   void owe(const ScriptCall& call, const ScriptCall::Item& item, std::int64_t cost);
   void answer_failed(const ScriptCall::Item& item);
-  void count_error(const ScriptCall& call, std::string_view text);
+  void count_error(const ScriptCall& call, std::string_view text, std::string_view code);
   [[nodiscard]] bool is_wanted(const ScriptCall& call) const;
 
   loop::Loop& loop_;

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: MIT
+//
+// One connection to a Redis server, from looking its name up to its end: commands go out in order, each with
+// somebody who wants its reply.
+//
+// Ownership  May be destroyed at any time, though not from inside a reply's callback; then nobody is called
+// any more. Errors     When the connection ends, every command still open gets a null reply, then `on_closed`
+// is called, once.
+//            No command is ever sent twice.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "agent/loop/resolver.h"
+#include "agent/loop/stream.h"
+#include "agent/store/redis/codec/resp.h"
+#include "agent/store/redis/link/endpoint.h"
+#include "agent/store/store.h"
+
+namespace allowd::store {
+
+class Connection final : public loop::StreamEvents {
+ public:
+  using OnReply = std::function<void(Reply)>;
+  using OnClosed = std::function<void(Error)>;
+
+  Connection(loop::Loop& loop, const RedisEndpoint& endpoint, OnClosed on_closed);
+
+  // Resolves and connects, trying one address after the other, then calls `done`; a failure closes instead.
+  void open(std::function<void()> done);
+
+  // The place to append one command to; `expect` says who gets its reply. Nothing leaves before `flush`.
+  [[nodiscard]] ByteBuffer& outbox() { return outbox_; }
+  // `replies_before` come first and are of no interest.
+  void expect(OnReply on_reply, std::size_t replies_before = 0);
+  void flush();
+
+  // Ends the connection from this side, as if the peer had.
+  void close(Error why);
+
+  [[nodiscard]] std::size_t open_commands() const { return expected_.size(); }
+  // When the oldest command without a reply was sent; expects open_commands() > 0.
+  [[nodiscard]] SteadyTime oldest_open() const { return expected_.front().sent; }
+
+ private:
+  struct Expected {
+    OnReply on_reply;
+    SteadyTime sent;
+    std::size_t replies_before;
+  };
+
+  void try_next_address(int last_status);
+  void on_connected();
+  std::size_t on_bytes(std::span<const std::byte> bytes) override;
+  void on_end(int status) override;
+
+  loop::Loop& loop_;
+  RedisEndpoint endpoint_;
+  OnClosed on_closed_;
+  std::function<void()> on_open_;
+  loop::Resolver resolver_;
+  loop::Resolver::Addresses addresses_;
+  std::size_t next_address_ = 0;
+  std::unique_ptr<loop::Stream> stream_;
+  ReplyReader reader_;
+  ByteBuffer outbox_;
+  std::deque<Expected> expected_;
+  bool is_closed_ = false;
+};
+
+}  // namespace allowd::store

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: MIT
+//
+// Where a server is found. Asked anew before every attempt to connect, since after a failover the answer may
+// be another one.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <utility>
+
+#include "agent/result/result.h"
+#include "agent/store/redis/link/endpoint.h"
+
+namespace allowd::store {
+
+class EndpointSource {
+ public:
+  using Done = std::function<void(Result<RedisEndpoint>)>;
+
+  virtual ~EndpointSource() = default;
+
+  // Calls `done` once, maybe before returning, unless `forget` or another `find` comes first.
+  virtual void find(Done done) = 0;
+  // The answer is not wanted any more.
+  virtual void forget() = 0;
+  // For people: what it looks for, without passwords.
+  [[nodiscard]] virtual std::string display() const = 0;
+};
+
+// A server that is always found where the config says.
+class FixedEndpoint final : public EndpointSource {
+ public:
+  explicit FixedEndpoint(RedisEndpoint endpoint) : endpoint_(std::move(endpoint)) {}
+
+  void find(Done done) override { done(endpoint_); }
+  void forget() override {}
+  [[nodiscard]] std::string display() const override { return endpoint_.display(); }
+
+ private:
+  RedisEndpoint endpoint_;
+};
+
+}  // namespace allowd::store

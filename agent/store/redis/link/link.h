@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: MIT
+//
+// Keeps a connection to one Redis server ready: signs in, loads the script, measures the server's clock, and
+// does it all over when the connection ends.
+//
+// Reconnecting   At once, then after a random wait up to a bound that doubles to `reconnect_max` ("full
+//                jitter", Brooker 2015), so that a fleet does not come back as one; never more than three
+//                times a second.
+// A server that does not answer   After a second without an answer the link counts as down and connects
+//                anew, but keeps listening on the old connection for a while: what was sent there may still
+//                be decided, and a late grant has to be given back.
+// Logging        One line per change of state, one reminder a minute while down. Never a password.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <random>
+#include <string>
+
+#include "agent/loop/timer.h"
+#include "agent/store/redis/link/connection.h"
+#include "agent/store/redis/link/endpoint_source.h"
+#include "agent/store/redis/link/shard_clock.h"
+
+namespace allowd::store {
+
+class Link {
+ public:
+  struct Options {
+    std::unique_ptr<EndpointSource> source;  // never null
+    // Counts the epochs of all links between which keys may move, so that no two are alike; never null.
+    std::shared_ptr<std::uint32_t> epochs = std::make_shared<std::uint32_t>(0);
+    std::string label;  // for the log, beside the URL; may be empty
+    limiter::Micros reconnect_max = std::chrono::seconds(2);
+    std::string_view script;  // static
+    std::uint64_t random_seed = 0;
+  };
+
+  Link(loop::Loop& loop, Options options);
+
+  // Begins to connect.
+  void start();
+
+  [[nodiscard]] bool is_up() const { return is_up_; }
+  // Expects is_up().
+  [[nodiscard]] Connection& connection() { return *connection_; }
+  [[nodiscard]] const std::string& script_sha() const { return script_sha_; }
+  [[nodiscard]] const ShardClock& clock() const { return clock_; }
+  // Another number whenever times that the clock told before mean nothing any more, and never another link's.
+  [[nodiscard]] std::uint32_t epoch() const { return epoch_; }
+  // Whether this server has PEXPIRE NX, and so counters need no script.
+  [[nodiscard]] bool counts_without_script() const { return server_major_version_ >= 7; }
+  // On this connection a transaction has failed.
+  void stop_transactions() { server_major_version_ = 0; }
+  // For people; without passwords.
+  [[nodiscard]] std::string url() const { return options_.source->display(); }
+  // The same for the log.
+  [[nodiscard]] const std::string& name() const { return name_; }
+
+  // Loads the script anew, ahead of everything that is sent afterwards.
+  void reload_script();
+  // The server cannot be used as it is: leave it and connect anew.
+  void drop(Error why);
+  // Something was sent that has to be answered.
+  void watch_for_stall();
+
+  // Until the next attempt, or the end of the one under way; at least 1 µs.
+  [[nodiscard]] limiter::Micros next_attempt_in(SteadyTime now) const;
+
+  // Called with every reminder; returns what else there is to say.
+  void set_reminder(std::function<std::string()> reminder) { reminder_ = std::move(reminder); }
+
+  void collect(std::vector<stats::Metric>& metrics) const;
+
+ private:
+  void connect();
+  void open(const RedisEndpoint& endpoint);
+  void give_up_attempt(Error why);
+  void sign_in();
+  void measure_clock(int rounds_left, std::function<void()> done);
+  void come_up();
+  void go_down(const Error& why);
+  void schedule_attempt();
+  void check_for_stall();
+  void end_draining();
+  // Sends one command of the sign-in; an error reply or a lost connection ends the attempt.
+  void ask(std::initializer_list<std::string_view> command, std::string_view doing,
+           std::function<void(const Reply&)> on_reply);
+
+  loop::Loop& loop_;
+  Options options_;
+  std::string name_;        // for the log
+  RedisEndpoint endpoint_;  // where the source said last
+  std::unique_ptr<Connection> connection_;
+  std::unique_ptr<Connection> draining_;  // stalled; kept for its late replies
+  ShardClock clock_;
+  std::uint32_t epoch_ = 0;
+  std::string script_sha_;
+  int server_major_version_ = 0;  // 0: it does not say
+  bool is_up_ = false;
+  bool has_reported_down_ = false;
+  std::uint64_t generation_ = 0;  // of connection_; an older one's end is not the link's
+  std::uint64_t attempts_ = 0;    // since the link was up
+  std::uint64_t attempts_total_ = 0;
+  std::uint64_t connects_total_ = 0;
+  std::uint64_t stalls_total_ = 0;
+  SteadyTime attempted_at_{};
+  SteadyTime next_attempt_at_{};
+  SteadyTime down_since_{};
+  std::mt19937_64 random_;
+  std::function<std::string()> reminder_;
+  loop::Timer attempt_timer_;
+  loop::Timer sign_in_timer_;
+  loop::Timer clock_timer_;
+  loop::Timer stall_timer_;
+  loop::Timer drain_timer_;
+  loop::Timer reminder_timer_;
+};
+
+}  // namespace allowd::store
