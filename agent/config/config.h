@@ -13,9 +13,9 @@
 #include <string_view>
 #include <vector>
 
+#include "agent/config/redis_config.h"
 #include "agent/limiter/definition.h"
 #include "agent/result/result.h"
-#include "agent/store/redis/link/endpoint.h"
 
 namespace allowd::config {
 
@@ -32,17 +32,6 @@ struct AgentConfig {
   std::int64_t max_keys = 262'144;
   limiter::Micros deadline = std::chrono::milliseconds(20);
   bool shadow = false;  // every limit only watches
-};
-
-struct RedisConfig {
-  std::vector<store::RedisNode> nodes;  // never empty; of a `url` alone one, named kOnlyRedis
-  std::string prefix = "allowd";
-  limiter::Micros reconnect_max = std::chrono::seconds(2);
-
-  // What a `url` makes, and one shard of that name: they mean the same.
-  [[nodiscard]] bool is_single_url() const {
-    return nodes.size() == 1 && nodes.front().name == store::kOnlyRedis;
-  }
 };
 
 // What is known of keys on this host, in front of Redis.
