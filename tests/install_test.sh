@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
-# Builds as a packager would, installs into a temporary directory, and asks the installed agent.
+# Builds a preset, installs it below a temporary directory as a packager would, and asks the installed agent:
+# tests/install_test.sh [PRESET, dev unless given]
 set -euo pipefail
 cd "$(dirname "$0")/.."
+preset=${1:-dev}
 
 root=$(mktemp -d)
 agent=
 trap '[ -z "$agent" ] || kill "$agent" 2>/dev/null || true; rm -rf "$root"' EXIT
-# Without link-time optimization, which takes longer than all the rest.
-cmake -S . -B build/install -G Ninja -DCMAKE_BUILD_TYPE=Release -DCMAKE_INSTALL_PREFIX=/usr -DALLOWD_TESTS=OFF \
-  -DALLOWD_BENCH=OFF >/dev/null
-cmake --build build/install
-DESTDIR=$root cmake --install build/install >/dev/null
+cmake --preset "$preset" -DCMAKE_INSTALL_PREFIX=/usr
+cmake --build --preset "$preset" --target allowd allowctl
+DESTDIR=$root cmake --install "build/$preset" >/dev/null
 for file in usr/sbin/allowd usr/bin/allowctl usr/lib/systemd/system/allowd.service usr/lib/sysusers.d/allowd.conf; do
   [ -f "$root/$file" ] || { echo "not installed: $file" >&2; exit 1; }
 done

@@ -4,7 +4,8 @@
 #   asan     the same under AddressSanitizer and UndefinedBehaviorSanitizer
 #   fuzz     every fuzz target for $FUZZ_SECONDS (60)
 #   format   clang-format agrees with every source file
-#   install  cmake --install, and the installed agent answers
+#   install  cmake --install of the development build, and the installed agent answers
+#   package  the same of the release build, whose link-time optimisation takes minutes
 # Starts its own Redis servers on free ports, and leaves nothing running.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -18,14 +19,17 @@ build/venv/bin/python -m pip install -q -r tests/requirements.txt
 # The tests import the Python client from its sources.
 venv=$PWD/build/venv/bin/python
 
+# Many of the tests mostly wait, so more of them run at a time than there are processors.
+jobs=$(($(nproc) + 1))
+
 run_ctest() {
   local preset=$1
   shift
   local bench=OFF
   if [ "$preset" = dev ]; then bench=ON; fi
-  cmake --preset "$preset" -DPython3_EXECUTABLE="$venv" -DALLOWD_TESTS=ON -DALLOWD_BENCH="$bench"
+  cmake --preset "$preset" -DPython3_EXECUTABLE="$venv" -DALLOWD_TESTS=ON -DALLOWD_BENCH="$bench" -DCMAKE_INSTALL_PREFIX=/usr
   cmake --build --preset "$preset"
-  ctest --preset "$preset" -j2 "$@"
+  ctest --preset "$preset" -j"$jobs" "$@"
 }
 
 for step in "${steps[@]}"; do
@@ -38,7 +42,8 @@ for step in "${steps[@]}"; do
       ;;
     fuzz) tests/fuzz/run.sh "${FUZZ_SECONDS:-60}" ;;
     format) git ls-files '*.cc' '*.h' | xargs clang-format-14 --dry-run --Werror ;;
-    install) tests/install_test.sh ;;
+    install) tests/install_test.sh dev ;;
+    package) tests/install_test.sh release ;;
     *)
       echo "no such step: $step" >&2
       exit 2
