@@ -28,6 +28,7 @@
 #include "agent/prefilter/prefilter.h"
 #include "agent/reload/reloader.h"
 #include "agent/replay/replay.h"
+#include "agent/stats/turn_times.h"
 #include "agent/store/memory/memory_store.h"
 #include "agent/store/redis/redis_store.h"
 
@@ -140,8 +141,10 @@ int serve(config::Config config, const std::string& config_path) {
        .max_connections = clients_that_fit(static_cast<std::size_t>(config.agent.max_connections),
                                            config.redis ? config.redis->nodes.size() : 0)},
       decider, reporter, commands);
+  stats::TurnTimes turns([&] { return loop.now(); });
+  loop.observe_turns([&](const loop::Turn& turn) { turns.record(turn.end, turn.wall, turn.processor); });
   for (const stats::MetricSource* source :
-       std::initializer_list<const stats::MetricSource*>{&server, &decider, memory.get()}) {
+       std::initializer_list<const stats::MetricSource*>{&server, &decider, memory.get(), &turns}) {
     registry.add_source(*source);
   }
   if (shared) {

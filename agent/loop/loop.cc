@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: MIT
 #include "agent/loop/loop.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <ctime>
 #include <initializer_list>
 
 namespace allowd::loop {
@@ -16,6 +18,13 @@ void close_and_delete(Handle* handle) {
 
 Loop& owner_of(void* handle) {
   return *static_cast<Loop*>(uv_handle_get_data(static_cast<uv_handle_t*>(handle)));
+}
+
+Micros processor_time_of_thread() {
+  timespec used{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &used);
+  return std::chrono::duration_cast<Micros>(std::chrono::seconds{used.tv_sec} +
+                                            std::chrono::nanoseconds{used.tv_nsec});
 }
 
 }  // namespace
@@ -36,7 +45,7 @@ Loop::Loop()
   uv_timer_init(raw(), waker_);
   uv_idle_init(raw(), hurry_);
   turn_start_->data = turn_end_->data = waker_->data = hurry_->data = this;
-  uv_prepare_start(turn_start_, [](uv_prepare_t* handle) { owner_of(handle).has_now_ = false; });
+  uv_prepare_start(turn_start_, [](uv_prepare_t* handle) { owner_of(handle).begin_wait(); });
   uv_check_start(turn_end_, [](uv_check_t* handle) { owner_of(handle).end_turn(); });
   // None of these keeps the loop alive.
   for (void* handle : std::initializer_list<void*>{turn_start_, turn_end_, waker_, hurry_}) {
@@ -70,12 +79,31 @@ SteadyTime Loop::now() {
   if (!has_now_) {
     now_ = exact_now();
     has_now_ = true;
+    if (!busy_since_) busy_since_ = now_;
   }
   return now_;
 }
 
+void Loop::begin_wait() {
+  has_now_ = false;
+  if (!turn_observer_) return;
+  const SteadyTime end = exact_now();
+  Turn turn{.end = end, .wall = busy_since_ ? end - *busy_since_ : Micros{0}};
+  const bool is_first = !processor_read_at_;  // before it the loop did not run
+  const bool is_long = turn.wall > kShortTurn;
+  if (is_first || is_long || end - *processor_read_at_ > kProcessorReadingAge) {
+    const Micros used = processor_time_of_thread();
+    if (is_long) turn.processor = std::min(used - processor_at_reading_, turn.wall);
+    processor_at_reading_ = used;
+    processor_read_at_ = end;
+  }
+  if (busy_since_ && !is_first) turn_observer_(turn);
+  busy_since_.reset();
+}
+
 void Loop::end_turn() {
   uv_idle_stop(hurry_);
+  if (!busy_since_) busy_since_ = now();
   for (const auto& work : turn_end_work_) work();
   has_now_ = false;
 }

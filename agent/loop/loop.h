@@ -18,6 +18,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -25,6 +26,16 @@ namespace allowd::loop {
 
 using Micros = std::chrono::duration<std::int64_t, std::micro>;
 using SteadyTime = std::chrono::time_point<std::chrono::steady_clock, Micros>;
+
+// How long one turn held the loop: from the first look at the clock, or the turn's end, after waiting for
+// events to the next wait.
+struct Turn {
+  SteadyTime end;
+  Micros wall{0};
+  // The processor time of the loop's thread, or zero for a turn of at most kShortTurn. Too high by at most
+  // kProcessorReadingAge, never too low.
+  Micros processor{0};
+};
 
 class Loop {
  public:
@@ -42,6 +53,13 @@ class Loop {
 
   // Runs at the end of every turn, in the order of registration, for as long as the loop lives.
   void at_turn_end(std::function<void()> work) { turn_end_work_.push_back(std::move(work)); }
+  // Is told of every turn that anything happened in. One observer; set it before the loop runs.
+  void observe_turns(std::function<void(const Turn&)> observer) { turn_observer_ = std::move(observer); }
+  static constexpr Micros kShortTurn{1000};
+  // Reading a thread's processor time is a system call, too dear for every turn of a busy loop: a turn may be
+  // measured from a reading that is so old.
+  static constexpr Micros kProcessorReadingAge{250};
+
   // Makes a turn end no later than about two milliseconds after `when`. Only the earliest wish is kept;
   // whoever still needs to be woken says so again when a turn ends.
   void wake_by(SteadyTime when);
@@ -59,6 +77,7 @@ class Loop {
   [[nodiscard]] std::span<char> read_buffer() { return read_buffer_; }
 
  private:
+  void begin_wait();
   void end_turn();
 
   std::unique_ptr<uv_loop_t> loop_;
@@ -70,6 +89,10 @@ class Loop {
   uv_idle_t* hurry_;  // active for a turn that must not wait for sockets
   SteadyTime now_{};
   bool has_now_ = false;
+  std::function<void(const Turn&)> turn_observer_;
+  std::optional<SteadyTime> busy_since_;  // none while the loop waits
+  std::optional<SteadyTime> processor_read_at_;
+  Micros processor_at_reading_{0};
   SteadyTime wake_at_ = SteadyTime::max();
 };
 

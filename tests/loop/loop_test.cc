@@ -6,7 +6,10 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <ctime>
+#include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "agent/loop/stream.h"
@@ -51,6 +54,51 @@ TEST_CASE("loop: time stands still within a turn and goes on between turns") {
   turn_until(loop, [&] { return ends.size() >= 5; });
   for (std::size_t i = 1; i < ends.size(); ++i) CHECK(ends[i] > ends[i - 1]);
   CHECK(Loop::exact_now() >= ends.back());
+}
+
+// What the observer was told of the turn in which `work` ran, which is the longest of some.
+Turn observed_turn(const std::function<void()>& work) {
+  Loop loop;
+  Turn longest;
+  loop.observe_turns([&](const Turn& turn) {
+    if (turn.wall > longest.wall) longest = turn;
+  });
+  turn_on(loop);
+  bool has_worked = false;
+  loop.at_turn_end([&] {
+    if (!std::exchange(has_worked, true)) work();
+  });
+  turn_on(loop);
+  return longest;
+}
+
+TEST_CASE("loop: the observer tells a turn that slept from one that computed") {
+  const Turn slept = observed_turn([] { ::usleep(20'000); });
+  CHECK(slept.wall >= 20ms);
+  CHECK(slept.processor < 10ms);
+  const Turn computed = observed_turn([] {
+    const auto used = [] { return std::clock() * 1000 / CLOCKS_PER_SEC; };
+    for (const auto begun = used(); used() - begun < 20;) {
+    }
+  });
+  CHECK(computed.wall >= 19ms);
+  CHECK(computed.processor >= 19ms);
+  CHECK(computed.processor <= computed.wall);
+}
+
+TEST_CASE("loop: waiting is no part of a turn, nor is what was done before the loop ran") {
+  Loop loop;
+  std::vector<Turn> turns;
+  loop.observe_turns([&](const Turn& turn) { turns.push_back(turn); });
+  static_cast<void>(loop.now());
+  ::usleep(200'000);
+  Timer late(loop);
+  bool is_late = false;
+  late.once(200ms, [&] { is_late = true; });
+  while (!is_late) uv_run(loop.raw(), UV_RUN_ONCE);
+  turn_on(loop);
+  REQUIRE_FALSE(turns.empty());
+  for (const Turn& turn : turns) CHECK(turn.wall < 150ms);
 }
 
 TEST_CASE("loop: a time that was read before waiting for events is not the time after it") {
