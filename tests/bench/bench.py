@@ -19,6 +19,7 @@ from typing import Any
 
 sys.dont_write_bytecode = True  # a benchmark leaves no files in the sources
 
+import flood_scenarios  # noqa: E402
 import hot_key_scenarios  # noqa: E402
 import local_scenarios  # noqa: E402
 import memory_scenarios  # noqa: E402
@@ -86,9 +87,10 @@ SCENARIOS = [
     ),
     Scenario(
         "spoofed_keys",
-        "keys that are asked once and never again, through an agent on Redis",
-        memory_scenarios.spoofed_keys,
+        "keys that are asked once and never again, with a budget of new keys, beside a client that asks known ones",
+        flood_scenarios.spoofed_keys,
     ),
+    Scenario("spoofed_keys_unbounded", "the same without a budget", flood_scenarios.spoofed_keys_unbounded),
 ]
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Scenarios about what the agent takes up: idle, while its table grows to a million keys, and under made-up keys."""
+"""Scenarios about what the agent takes up: idle, and while its table grows to a million keys."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ from typing import Any
 import procfs
 import wire
 from decision import check_decision
-from load import Load, merged
-from redis_sides import check_sources, wait_for_store
+from load import Load
 from scenario import Figure, Options, Result, column, say_round
-from servers import BenchError, Server, Stage
+from servers import Server, Stage
 
 _IDLE_LIMIT = '[limits.bench]\nrate = "100/s"'
 _SLOW_LIMIT = '[limits.bench]\nrate = "1/h"\nburst = 10'  # no key is full again while we look
@@ -29,11 +28,6 @@ _TABLE_KEYS = 1_100_000
 _INSERT_DEPTH = 64
 _SLOW_US = 1024  # "a millisecond", as the histogram of doublings has it
 _MOST_GROWTH_ROUNDS = 3
-
-_SPOOFED_LIMIT = '[limits.bench]\nrate = "10/min"'
-_SPOOFED_DEPTH = ("--connections", "64", "--depth", "16")
-_SPOOFED_AT_A_TIME = 1_000_000
-_LOOKED_AT = 200
 
 
 def idle(options: Options) -> Result:
@@ -117,42 +111,6 @@ def _watched_insert(stage: Stage, agent: Server) -> Load:
 
 def _watched(load: Load) -> dict[str, Any]:
     return {**asdict(load), "slow_in_million": load.slower_than(_SLOW_US) * 1e6}
-
-
-def spoofed_keys(options: Options) -> Result:
-    """Once, whatever the number of rounds: what matters is how much is left behind."""
-    with Stage(options.bin_directory) as stage:
-        port = stage.start_redis()
-        agent = stage.start_agent(_SPOOFED_LIMIT, redis_port=port)
-        wait_for_store(stage, agent)
-        with wire.RedisClient(port) as redis:
-            resident, used = procfs.resident_bytes(agent.pid), redis.used_bytes()
-            loads = []
-            for begun in range(0, options.spoofed_keys, _SPOOFED_AT_A_TIME):
-                keys = min(_SPOOFED_AT_A_TIME, options.spoofed_keys - begun)
-                new = ("--insert", str(keys), "--key-prefix", f"spoofed{begun // _SPOOFED_AT_A_TIME:04}:")
-                loads.append(stage.load(agent, *_SPOOFED_DEPTH, *new))
-            load = merged(loads)
-            check_sources(load)
-            resident_after, peak = procfs.resident_bytes(agent.pid), procfs.peak_resident_bytes(agent.pid)
-            keys_after, used_after = redis.call("DBSIZE"), redis.used_bytes()
-            lives = [redis.call("TTL", redis.call("RANDOMKEY").decode()) for _ in range(_LOOKED_AT)]
-            if min(lives) == -1:
-                raise BenchError("Redis was left with keys that never expire")
-    return Result(
-        [
-            Figure("new keys per second", [load.rate], digits=0),
-            Figure("agent: resident memory before, MiB", [resident / _MEBIBYTE]),
-            Figure("  after", [resident_after / _MEBIBYTE]),
-            Figure("  at most", [peak / _MEBIBYTE]),
-            Figure("Redis: memory before, MiB", [used / _MEBIBYTE]),
-            Figure("  after", [used_after / _MEBIBYTE]),
-            Figure("Redis: keys after", [keys_after], digits=0),
-            Figure(f"  longest life left, of {_LOOKED_AT} keys, s", [max(lives)], digits=0),
-        ],
-        [{"load": asdict(load)}],
-        [f"{load.total_queries:,} keys asked once each, {load.total_queries - load.total_allowed:,} refused"],
-    )
 
 
 def _growth_numbers(stats: Any, path: str = "") -> Iterator[tuple[str, float]]:

@@ -177,17 +177,38 @@ def _encode_text(text: str) -> bytes:
     return bytes([0xA0 | len(data)]) + data
 
 
+class AgentClient:
+    """One connection to an agent, one RPC at a time."""
+
+    def __init__(self, path: Path, timeout: float = 5.0) -> None:
+        self._connection = socket.socket(socket.AF_UNIX)
+        self._connection.settimeout(timeout)
+        self._stream = _Stream(self._connection)
+        try:
+            self._connection.connect(str(path))
+        except OSError:
+            self._connection.close()
+            raise
+
+    def __enter__(self) -> AgentClient:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stream.close()
+
+    def ask(self, method: str, *params: str) -> Any:
+        """Returns the result of one call."""
+        request = [b"\x94\x00\x01", _encode_text(method), bytes([0x90 | len(params)]), *map(_encode_text, params)]
+        self._stream.send(b"".join(request))
+        reply = decode(self._stream.take)
+        if not isinstance(reply, list) or reply[:2] != [1, 1] or len(reply) != 4:
+            raise WireError(f"{method}: not an answer: {reply!r}")
+        if reply[2] is not None:
+            raise WireError(f"{method}: {reply[2]}")
+        return reply[3]
+
+
 def ask_agent(path: Path, method: str, *params: str, timeout: float = 5.0) -> Any:
     """One RPC on a connection of its own; returns its result."""
-    request = [b"\x94\x00\x01", _encode_text(method), bytes([0x90 | len(params)]), *map(_encode_text, params)]
-    with socket.socket(socket.AF_UNIX) as connection:
-        connection.settimeout(timeout)
-        connection.connect(str(path))
-        stream = _Stream(connection)
-        stream.send(b"".join(request))
-        reply = decode(stream.take)
-    if not isinstance(reply, list) or reply[:2] != [1, 1] or len(reply) != 4:
-        raise WireError(f"{method}: not an answer: {reply!r}")
-    if reply[2] is not None:
-        raise WireError(f"{method}: {reply[2]}")
-    return reply[3]
+    with AgentClient(path, timeout) as client:
+        return client.ask(method, *params)
