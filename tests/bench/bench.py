@@ -19,6 +19,7 @@ from typing import Any
 
 sys.dont_write_bytecode = True  # a benchmark leaves no files in the sources
 
+import fleet_scenarios  # noqa: E402
 import flood_scenarios  # noqa: E402
 import hot_key_scenarios  # noqa: E402
 import local_scenarios  # noqa: E402
@@ -78,6 +79,16 @@ SCENARIOS = [
         "zipf_million",
         "a million keys by Zipf's law, half of the queries over the limit: against one EVALSHA a request",
         hot_key_scenarios.zipf_million,
+    ),
+    Scenario(
+        "split_4_shards",
+        "one key that 8 agents drain, kept in 4 parts on 4 Redis servers",
+        fleet_scenarios.split_4_shards,
+    ),
+    Scenario(
+        "leased_4_agents",
+        "one key that 4 agents drain, each with a lease of 5 % of the burst",
+        fleet_scenarios.leased_4_agents,
     ),
     Scenario("idle", "fresh agents that nobody asks anything", memory_scenarios.idle),
     Scenario(

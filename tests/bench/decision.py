@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import wire
+from load import Load
 from servers import BenchError
 
 
@@ -15,3 +16,8 @@ def check_decision(reply_hex: str, source: str) -> None:
         raise BenchError(f"the agent does not answer decisions: {reply!r}")
     if decision[6] != source:
         raise BenchError(f"the agent answered from {decision[6]!r}, not from {source!r}: {reply!r}")
+
+
+def all_allowed(load: Load) -> int:
+    """All queries of a run that may pass, with the one that loadgen asks beforehand for --first-reply."""
+    return load.total_allowed + int(wire.decode_hex(load.first_reply)[3][0])

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 import wire
+from decision import all_allowed
 from load import Load, alternate, merged, middle_ratio
 from local_scenarios import round_against_echo
 from redis_sides import Side, Slice, check_sources, measured, together, wait_for_store
@@ -131,7 +132,7 @@ def _asked_of_redis(
     elapsed, after = time.monotonic() - started, redis.command_calls()
     check_sources(load)
     calls = {name: after[name] - before.get(name, 0) for name in after}
-    scripts, admitted = calls["evalsha"], _allowed(load)
+    scripts, admitted = calls["evalsha"], all_allowed(load)
     return {
         "steady": asdict(load),
         "calls": calls,
@@ -142,11 +143,6 @@ def _asked_of_redis(
         "vain_per_s": (scripts - admitted) / elapsed,
         "share_admitted": load.allowed / (permits_per_second * load.seconds),
     }
-
-
-def _allowed(load: Load) -> int:
-    """All queries of a run that may pass, with the one that loadgen asks beforehand for --first-reply."""
-    return load.total_allowed + int(wire.decode_hex(load.first_reply)[3][0])
 
 
 def hot_key_under_limit(options: Options) -> Result:

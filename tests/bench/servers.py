@@ -14,7 +14,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,8 +63,10 @@ class Stage:
         self._wait_until(lambda: _accepts(path), process, log)
         return Server(process.pid, path)
 
-    def start_agent(self, limits: str, *, redis_port: int | None = None, max_keys: int | None = None) -> Server:
-        """Starts allowd with these `[limits...]` tables, on the memory store or on a Redis at that port."""
+    def start_agent(
+        self, limits: str, *, redis_port: int | None = None, shards: Sequence[int] = (), max_keys: int | None = None
+    ) -> Server:
+        """Starts allowd with these `[limits...]` tables, on the memory store or on the Redis at a port or at several."""
         path = self._directory / f"agent{self._started}.sock"
         # The deadline is far off: an answer that a busy machine made late must not pass for a quick one.
         lines = ["[agent]", f'socket = "{path}"', 'deadline = "1s"']
@@ -72,6 +74,9 @@ class Stage:
             lines.append(f"max_keys = {max_keys}")
         if redis_port is not None:
             lines += ["[redis]", f'url = "redis://127.0.0.1:{redis_port}"']
+        if shards:
+            tables = (f'{{ name = "{n}", url = "redis://127.0.0.1:{port}" }}' for n, port in enumerate(shards))
+            lines += ["[redis]", f"shards = [ {', '.join(tables)} ]"]
         config = path.with_suffix(".toml")
         config.write_text("\n".join([*lines, limits, ""]))
         process, log = self._start([self._program("allowd"), "--config", str(config)])
@@ -100,8 +105,11 @@ class Stage:
         return self._load_of(self._generator(["nice", "-n", "10", *self._loadgen(server), *options]))
 
     def start_load(self, server: Server, *options: str) -> subprocess.Popen[str]:
-        """Starts loadgen beside others; stop_load() ends it and reads its figures."""
+        """Starts loadgen beside others; finish_load() reads its figures at its end, stop_load() ends it before."""
         return self._generator([*self._loadgen(server), *options])
+
+    def finish_load(self, process: subprocess.Popen[str]) -> Load:
+        return self._load_of(process)
 
     def stop_load(self, process: subprocess.Popen[str]) -> Load:
         process.send_signal(signal.SIGTERM)
