@@ -20,9 +20,7 @@ std::size_t Session::on_bytes(std::span<const std::byte> bytes) {
   const std::size_t used = serve(bytes);
   if (!out_.empty()) has_replied();
   if (has_ended() || is_finishing_) return bytes.size();  // nobody will look at the rest
-  const bool is_backed_up = must_pause();
-  const bool is_flood = bytes.size() >= loop::Loop::kReadBytes;
-  if (is_backed_up || is_flood) {
+  if (must_pause()) {
     is_paused_ = true;
     stream_->stop_reading();
     host_.resume_after_turn(*this);

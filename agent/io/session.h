@@ -6,7 +6,7 @@
 // A client that does not read   Past kPauseBytes of unsent replies its requests are no longer read; past
 //                               kMaxOutBytes, or after ten seconds without taking a byte, its connection is
 //                               closed.
-// A client that floods          Gets one read buffer's worth of its requests served per turn.
+// A client that floods          Is read from in turn with the others; see Loop::may_read.
 //
 // Ownership  The host owns sessions. One that has ended but still waits for answers lives until they have
 // come.

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <ctime>
 #include <initializer_list>
+#include <utility>
 
 namespace allowd::loop {
 namespace {
@@ -105,7 +106,28 @@ void Loop::end_turn() {
   uv_idle_stop(hurry_);
   if (!busy_since_) busy_since_ = now();
   for (const auto& work : turn_end_work_) work();
+  end_round_of_reading();
   has_now_ = false;
+}
+
+bool Loop::may_read(std::uint64_t& served_in) {
+  const bool was_served = served_in == reading_round_;
+  if (was_served && is_round_open_) return false;
+  const SteadyTime turn_began = now();
+  if (has_read_ && exact_now() - turn_began > kReadingPerTurn) {
+    if (!was_served) has_deferred_first_ = true;
+    return false;
+  }
+  served_in = reading_round_;
+  has_read_ = true;
+  return true;
+}
+
+void Loop::end_round_of_reading() {
+  // libuv offers ready sockets in the same order turn after turn: the first ones would always be first.
+  has_read_ = false;
+  is_round_open_ = std::exchange(has_deferred_first_, false);
+  if (!is_round_open_) ++reading_round_;
 }
 
 void Loop::wake_by(SteadyTime when) {

@@ -70,15 +70,23 @@ class Loop {
   void run();
   void stop() { uv_stop(loop_.get()); }
 
+  // Sockets are read from for about this long in a turn; who is ready beyond it waits for the next. So no
+  // number of clients, each with little, makes a turn long.
+  static constexpr Micros kReadingPerTurn{500};
+  // Whether a reader may read now. It keeps `served_in`, 0 at first, from one time to the next: nobody is
+  // served twice before everybody who is ready was served once.
+  [[nodiscard]] bool may_read(std::uint64_t& served_in);
+
   // One buffer for all reads: libuv reads synchronously after asking for it. In front of the part that is
   // read into there is room to put an unfinished message of the same stream.
   static constexpr std::size_t kHeadroomBytes = 64 * 1024;
-  static constexpr std::size_t kReadBytes = 64 * 1024;
+  static constexpr std::size_t kReadBytes = 32 * 1024;
   [[nodiscard]] std::span<char> read_buffer() { return read_buffer_; }
 
  private:
   void begin_wait();
   void end_turn();
+  void end_round_of_reading();
 
   std::unique_ptr<uv_loop_t> loop_;
   std::vector<char> read_buffer_;
@@ -94,6 +102,10 @@ class Loop {
   std::optional<SteadyTime> processor_read_at_;
   Micros processor_at_reading_{0};
   SteadyTime wake_at_ = SteadyTime::max();
+  std::uint64_t reading_round_ = 1;
+  bool has_read_ = false;            // in this turn
+  bool is_round_open_ = false;       // some had to wait in a turn of this round
+  bool has_deferred_first_ = false;  // in this turn, one that was not served in this round
 };
 
 }  // namespace allowd::loop

@@ -87,13 +87,20 @@ void Stream::stop_reading() {
 }
 
 void Stream::on_alloc(uv_handle_t* handle, std::size_t, uv_buf_t* buffer) {
-  const auto bytes = Handle::of(handle->data).loop->read_buffer();
+  Handle& own = Handle::of(handle->data);
+  Loop& loop = *own.loop;
+  // Without a buffer libuv reads nothing, says UV_ENOBUFS, and offers the socket again in the next turn.
+  if (own.owner != nullptr && !loop.may_read(own.owner->served_in_)) {
+    *buffer = uv_buf_init(nullptr, 0);
+    return;
+  }
+  const auto bytes = loop.read_buffer();
   *buffer = uv_buf_init(bytes.data() + Loop::kHeadroomBytes, Loop::kReadBytes);
 }
 
 void Stream::on_read(uv_stream_t* stream, ssize_t count, const uv_buf_t* buffer) {
   Stream* owner = Handle::of(stream->data).owner;
-  if (owner == nullptr || count == 0) return;
+  if (owner == nullptr || count == 0 || count == UV_ENOBUFS) return;
   if (count < 0) return owner->end(static_cast<int>(count));
   char* start = buffer->base;
   std::size_t size = static_cast<std::size_t>(count);

@@ -81,6 +81,7 @@ class Stream {
   Handle* handle_;
   bool is_reading_ = false;
   bool has_ended_ = false;
+  std::uint64_t served_in_ = 0;  // see Loop::may_read
   std::vector<char> unconsumed_;
 };
 

@@ -262,24 +262,5 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("session: a flood is served one buffer at a time, so that others get their turn") {
-  Scene scene;
-  // Without replies, so that it is not the unsent ones that hold it back.
-  const std::string flood(200'000, 'q');
-  std::size_t sent = 0;
-  std::size_t most_in_a_turn = 0;
-  turn_until(scene.loop, [&] {
-    const long taken = scene.client.send(std::string_view(flood).substr(sent));
-    REQUIRE(taken >= 0);
-    sent += static_cast<std::size_t>(taken);
-    const std::size_t before = scene.session->served;
-    uv_run(scene.loop.raw(), UV_RUN_NOWAIT);
-    scene.host.end_turn(*scene.session);
-    most_in_a_turn = std::max(most_in_a_turn, scene.session->served - before);
-    return scene.session->served == flood.size();
-  });
-  CHECK(most_in_a_turn <= loop::Loop::kReadBytes);
-}
-
 }  // namespace
 }  // namespace allowd::io

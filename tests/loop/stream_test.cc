@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "agent/loop/stream.h"
 
+#include <algorithm>
 #include <chrono>
 #include <functional>
 #include <memory>
@@ -384,6 +385,46 @@ TEST_CASE("stream: a TCP port that nobody listens on is told once") {
   turn_until(loop, [&] { return !results.empty(); });
   turn_on(loop);
   CHECK(results == std::vector<int>{UV_ECONNREFUSED});
+}
+
+TEST_CASE(
+    "stream: in a turn that has read for long enough nobody else is read from, and everybody has a turn") {
+  constexpr std::size_t kStreams = 5;
+  const testing::TemporaryDirectory directory;
+  const std::string path = directory.path() + "/s";
+  const RawSocket listening = RawSocket::listen_at(path);
+  Loop loop;
+  std::vector<std::size_t> served;  // whom each turn read from, in order
+  std::vector<std::unique_ptr<Owner>> owners;
+  std::vector<std::unique_ptr<Stream>> streams;
+  std::vector<RawSocket> peers;
+  for (std::size_t i = 0; i < kStreams; ++i) {
+    owners.push_back(std::make_unique<Owner>());
+    owners.back()->before_bytes = [&, i] {
+      served.push_back(i);
+      // As long as a turn's reading may take at all.
+      const SteadyTime begun = Loop::exact_now();
+      while (Loop::exact_now() - begun <= Loop::kReadingPerTurn) {
+      }
+    };
+    streams.push_back(std::make_unique<Stream>(loop, Stream::Family::unix_socket, *owners.back()));
+    bool is_connected = false;
+    streams.back()->connect_unix(path, [&](int status) { is_connected = status == 0; });
+    turn_until(loop, [&] { return is_connected; });
+    peers.push_back(listening.accept());
+    streams.back()->start_reading();
+  }
+  constexpr std::size_t kRounds = 3;
+  for (std::size_t turn = 0; turn < kRounds * kStreams; ++turn) {
+    // All of them always have more to say.
+    for (const RawSocket& peer : peers) REQUIRE(peer.send("more") > 0);
+    const std::size_t before = served.size();
+    uv_run(loop.raw(), UV_RUN_NOWAIT);
+    REQUIRE(served.size() == before + 1);
+  }
+  for (std::size_t i = 0; i < kStreams; ++i) {
+    CHECK(std::count(served.begin(), served.end(), i) == kRounds);
+  }
 }
 
 }  // namespace
