@@ -19,12 +19,14 @@ limiter::Operation operation_of(Method method) {
 }  // namespace
 
 std::size_t AppSession::serve(std::span<const std::byte> bytes) {
+  const Turn turn{loop().now(), host().is_draining()};
+  const std::size_t most_out = out_bytes_until_pause();
   std::size_t used = 0;
   Message message;
-  while (used < bytes.size() && !must_pause()) {
+  while (used < bytes.size() && out().size() < most_out) {
     protocol::read_message(bytes.subspan(used), message);
     switch (message.kind) {
-      case Message::Kind::request: serve_request(message.request); break;
+      case Message::Kind::request: serve_request(message.request, turn); break;
       case Message::Kind::notification: ++counters_.notifications; break;
       case Message::Kind::incomplete: return used;
       case Message::Kind::violation: end(End::violation); return used;
@@ -38,30 +40,29 @@ std::size_t AppSession::serve(std::span<const std::byte> bytes) {
   return used;
 }
 
-void AppSession::serve_request(const protocol::Request& request) {
+void AppSession::serve_request(const protocol::Request& request, const Turn& turn) {
   ++counters_.requests;
   if (request.refusal) return refuse(request.msgid, request.refusal->code, request.refusal->reason);
-  if (host().is_draining()) return refuse(request.msgid, ErrorCode::shutting_down, "the agent is stopping");
+  if (turn.is_draining) return refuse(request.msgid, ErrorCode::shutting_down, "the agent is stopping");
   switch (request.method) {
     case Method::allow:
     case Method::peek:
-    case Method::refund: return serve_query(request);
-    case Method::allow_many: return serve_many(request);
+    case Method::refund: return serve_query(request, turn.now);
+    case Method::allow_many: return serve_many(request, turn.now);
     case Method::ping: return protocol::write_pong(out(), request.msgid);
-    case Method::info: return protocol::write_report(out(), request.msgid, reporter_.info(loop().now()));
+    case Method::info: return protocol::write_report(out(), request.msgid, reporter_.info(turn.now));
     case Method::stats: return protocol::write_report(out(), request.msgid, reporter_.stats());
     case Method::other:
       return refuse(request.msgid, ErrorCode::unknown_method, "no such method on this socket");
   }
 }
 
-void AppSession::serve_query(const protocol::Request& request) {
+void AppSession::serve_query(const protocol::Request& request, loop::SteadyTime now) {
   if (open_queries_ >= kMaxOpenQueries) {
     ++counters_.overloads;
     return refuse(request.msgid, ErrorCode::overloaded, "4096 queries of this connection wait for the store");
   }
-  const auto outcome =
-      decider_.ask(operation_of(request.method), request.query, loop().now(), *this, request.msgid);
+  const auto outcome = decider_.ask(operation_of(request.method), request.query, now, *this, request.msgid);
   switch (outcome.kind) {
     case decide::Outcome::Kind::decided:
       return protocol::write_decision(out(), request.msgid, outcome.decision);
@@ -70,7 +71,7 @@ void AppSession::serve_query(const protocol::Request& request) {
   }
 }
 
-void AppSession::serve_many(const protocol::Request& request) {
+void AppSession::serve_many(const protocol::Request& request, loop::SteadyTime now) {
   if (open_queries_ + request.items.size() > kMaxOpenQueries) {
     ++counters_.overloads;
     return refuse(request.msgid, ErrorCode::overloaded, "4096 queries of this connection wait for the store");
@@ -83,7 +84,7 @@ void AppSession::serve_many(const protocol::Request& request) {
     after_answer();
   });
   decide::Many& many = **place;
-  switch (many.start(request.items, request.all_or_none, loop().now())) {
+  switch (many.start(request.items, request.all_or_none, now)) {
     case decide::Outcome::Kind::decided:
       protocol::write_decisions(out(), request.msgid, many.decisions());
       break;

@@ -36,10 +36,16 @@ class AppSession final : public Session, public decide::Asker {
   void on_decision(std::uint64_t msgid, const protocol::Decision& decision) override;
 
  private:
+  // What stays as it is while one read is served.
+  struct Turn {
+    loop::SteadyTime now;
+    bool is_draining;
+  };
+
   std::size_t serve(std::span<const std::byte> bytes) override;
-  void serve_request(const protocol::Request& request);
-  void serve_query(const protocol::Request& request);
-  void serve_many(const protocol::Request& request);
+  void serve_request(const protocol::Request& request, const Turn& turn);
+  void serve_query(const protocol::Request& request, loop::SteadyTime now);
+  void serve_many(const protocol::Request& request, loop::SteadyTime now);
   // A reply that had been owed was written, or its client has gone.
   void after_answer();
   void refuse(std::uint64_t msgid, protocol::ErrorCode code, std::string_view reason);

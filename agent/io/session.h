@@ -84,6 +84,11 @@ class Session : public loop::StreamEvents {
   [[nodiscard]] bool must_pause() const {
     return has_ended() || is_finishing_ || is_busy() || unsent_bytes() >= kPauseBytes;
   }
+  // The same for who asks so often that it counts: up to which size of out() more may be served, as long as
+  // the session neither ends, finishes nor sends anything.
+  [[nodiscard]] std::size_t out_bytes_until_pause() const {
+    return must_pause() ? 0 : kPauseBytes - stream_->queued_bytes();
+  }
   [[nodiscard]] protocol::ByteBuffer& out() { return out_; }
   [[nodiscard]] loop::Loop& loop() { return loop_; }
   [[nodiscard]] SessionHost& host() { return host_; }

@@ -150,6 +150,42 @@ TEST_CASE("request: a message that was used before holds nothing of what it held
   }
 }
 
+// The tail of a request for `allow`, behind its method: mostly [limit, key] or with a cost.
+std::string usual_tail(RandomMessages& random) {
+  const std::uint64_t params = random.below(8) == 0 ? random.below(6) : 2 + random.below(2);
+  std::string tail = encode::array(params);
+  tail += random.below(16) == 0 ? random.value(2) : encode::str(random.noise(random.below(40)));
+  tail += random.below(16) == 0 ? random.value(2) : encode::str(random.noise(random.below(60)));
+  if (params > 2) tail += random.below(4) == 0 ? random.value(2) : encode::integer(random.below(128));
+  return tail;
+}
+
+TEST_CASE("request: what is read in a straight line means what the general reader makes of it") {
+  RandomMessages random(14);
+  // Only the usual encoding of the method's name is read in a straight line.
+  const std::string usual = encode::str("allow"), unusual = encode::str8("allow");
+  std::size_t served = 0;
+  for (int round = 0; round < 20'000; ++round) {
+    const std::string head = encode::array(4) + encode::integer(0) +
+                             (random.below(4) == 0 ? random.value(0) : encode::u32(random.below(1U << 31)));
+    std::string tail = usual_tail(random);
+    if (random.below(4) == 0) tail = random.damaged(std::move(tail));
+    // All that may have arrived of it, and all of it with the next one behind.
+    for (std::size_t cut = 0; cut <= tail.size() + 1; ++cut) {
+      const std::string arrived = cut > tail.size() ? tail + head : tail.substr(0, cut);
+      const testing::ExactCopy quick(head + usual + arrived), general(head + unusual + arrived);
+      const Message read = read_message(quick.span());
+      Message expected = read_message(general.span());
+      if (expected.size > 0) expected.size -= unusual.size() - usual.size();
+      if (meaning_of(read) != meaning_of(expected))
+        FAIL(testing::to_hex(head + usual + arrived)
+             << ": " << meaning_of(read) << " for " << meaning_of(expected));
+      if (read.kind == Message::Kind::request && !read.request.refusal) ++served;
+    }
+  }
+  CHECK(served > 20'000);
+}
+
 TEST_CASE("request: reading one allocates nothing, be it served, refused or broken") {
   std::vector<std::string> all = samples();
   all.push_back(encode::allow(3, encode::str("api") + encode::str("k") + encode::negative(-1)));
