@@ -20,6 +20,12 @@ constexpr std::int64_t ceil_div(std::int64_t dividend, std::int64_t divisor) {
   return dividend / divisor + (dividend % divisor != 0 ? 1 : 0);
 }
 
+// The same, rounded down. What is used up has less left than one permit.
+constexpr std::int64_t floor_div(std::int64_t dividend, std::int64_t divisor) {
+  if (dividend < divisor) return 0;
+  return divisor == 1 ? dividend : dividend / divisor;
+}
+
 // The finest of 1, 10, 100, ... µs up to 1 s that divides `period` and that `fits` accepts: limits whose
 // integers would be too large are counted in coarser steps of time.
 template <class Fits>

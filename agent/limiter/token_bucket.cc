@@ -54,6 +54,7 @@ Result<TokenBucket> TokenBucket::make(Rate rate, std::int64_t burst) {
   bucket.refill_ = rate.count / std::gcd(rate.count, rate.period / *tick);
   bucket.full_ = burst * bucket.unit_;
   bucket.window_ = bucket.time_to_full(bucket.full_);
+  bucket.quickest_return_ = rate.period / rate.count / *tick * *tick;
   return bucket;
 }
 
@@ -74,9 +75,14 @@ void TokenBucket::advance(BucketState& state, TimePoint now) const {
   }
   if (now <= state.last) return;  // a clock that steps back grants nothing
   const Micros since = now - state.last;
-  const std::int64_t ticks = tick_.count() == 1 ? since.count() : since / tick_;
+  const bool is_exact = tick_.count() == 1;
+  const std::int64_t ticks = is_exact ? since.count() : since / tick_;
   const Wide back = Wide{ticks} * refill_;
   state.used = back >= state.used ? 0 : state.used - static_cast<std::int64_t>(back);
+  if (is_exact) {
+    state.last = now;
+    return;
+  }
   state.last += ticks * tick_;
   // A full bucket refills nothing: its ticks begin with the next charge.
   if (is_empty(state.used, now - state.last)) state = {unit_, 0, now};
@@ -131,7 +137,7 @@ Decision TokenBucket::describe(std::int64_t used, std::int64_t cost, Verdict ver
   decision.verdict = verdict;
   decision.capacity = burst_;
   decision.window = window_;
-  decision.remaining = used >= full_ ? 0 : (full_ - used) / unit_;
+  decision.remaining = used >= full_ ? 0 : floor_div(full_ - used, unit_);
   if (used > 0) {
     decision.reset_after = time_to_full(used) - since_tick;
     decision.more_after = time_to_full(used + (decision.remaining + 1) * unit_ - full_) - since_tick;

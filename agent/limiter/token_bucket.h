@@ -62,6 +62,8 @@ class TokenBucket {
   [[nodiscard]] std::int64_t full() const { return full_; }      // burst * unit
   [[nodiscard]] Micros window() const { return window_; }        // from empty to full
   [[nodiscard]] Rate rate() const { return rate_; }
+  // No permit comes back in less, in whole ticks.
+  [[nodiscard]] Micros quickest_return() const { return quickest_return_; }
   // How long an idle state may still matter, from its last whole tick on.
   [[nodiscard]] Micros time_to_full(std::int64_t used) const;
 
@@ -80,6 +82,7 @@ class TokenBucket {
   std::int64_t full_ = 0;
   Micros tick_{1};
   Micros window_{0};
+  Micros quickest_return_{0};
 };
 
 }  // namespace allowd::limiter

@@ -2,6 +2,7 @@
 #include "agent/prefilter/level.h"
 
 #include <algorithm>
+#include <bit>
 
 namespace allowd::prefilter {
 
@@ -18,9 +19,9 @@ constexpr Micros kTtlRounding = std::chrono::milliseconds(1);
 
 // No permit of it comes back in less, in whole ticks.
 Micros quickest_return(const Tier& tier, const limiter::TierState& state) {
-  const limiter::Rate rate = tier.rate();
   if (const auto* bucket = std::get_if<limiter::TokenBucket>(&tier.algorithm))
-    return rate.period / rate.count / bucket->tick() * bucket->tick();
+    return bucket->quickest_return();
+  const limiter::Rate rate = tier.rate();
   const auto* window = std::get_if<limiter::SlidingWindow>(&tier.algorithm);
   if (window == nullptr) return Micros{0};
   // Windows that held more, under a limit that was lowered since, fade faster.
@@ -29,8 +30,9 @@ Micros quickest_return(const Tier& tier, const limiter::TierState& state) {
 }
 
 // How far ahead of our clock the store may seem to be.
+Micros slack(Micros quickest, Micros uncertainty) { return std::max(Micros{0}, 2 * uncertainty - quickest); }
 Micros slack(const Tier& tier, const limiter::TierState& state, Micros uncertainty) {
-  return std::max(Micros{0}, 2 * uncertainty - quickest_return(tier, state));
+  return slack(quickest_return(tier, state), uncertainty);
 }
 
 }  // namespace
@@ -64,10 +66,25 @@ Level learn(const Definition& definition, const Decision& decision,
   return level;
 }
 
-std::optional<Decision> refuse(const Definition& definition, const Level& level,
-                               std::span<const limiter::TierState> all, std::int64_t cost, TimePoint now,
-                               Micros uncertainty) {
-  std::optional<Decision> refusal;
+namespace {
+
+// Of one bucket, which is what most limits are.
+Decision decide_by_bucket(const Definition& definition, const Level& level, std::int64_t cost, TimePoint now,
+                          Micros uncertainty) {
+  const limiter::TokenBucket& bucket = definition.bucket();
+  auto state = std::bit_cast<limiter::BucketState>(level.state);
+  Decision decision =
+      bucket.apply(state, limiter::Operation::peek, cost, now + slack(bucket.quickest_return(), uncertainty));
+  if (decision.verdict == Verdict::never) decision.verdict = Verdict::ok;  // the store says so itself
+  definition.judge(decision);
+  return decision;
+}
+
+// Of all others.
+Decision decide_by_tiers(const Definition& definition, const Level& level,
+                         std::span<const limiter::TierState> all, std::int64_t cost, TimePoint now,
+                         Micros uncertainty) {
+  Decision refusal;
   const auto ask_tier = [&](std::size_t index, limiter::TierState state) {
     const Tier& tier = definition.tiers()[index];
     if (tier.shadow) return;  // what only watches refuses nobody
@@ -75,7 +92,7 @@ std::optional<Decision> refuse(const Definition& definition, const Level& level,
         tier.apply(state, limiter::Operation::peek, cost, now + slack(tier, state, uncertainty));
     if (decision.verdict != Verdict::limited) return;
     decision.tier = static_cast<std::uint8_t>(index);
-    if (!refusal || decision.retry_after > refusal->retry_after) refusal = decision;
+    if (refusal.verdict == Verdict::ok || decision.retry_after > refusal.retry_after) refusal = decision;
   };
   switch (level.kind) {
     case Level::Kind::unknown: break;
@@ -97,8 +114,26 @@ std::optional<Decision> refuse(const Definition& definition, const Level& level,
       break;
     }
   }
-  if (refusal) definition.judge(*refusal);
+  definition.judge(refusal);
   return refusal;
+}
+
+}  // namespace
+
+Decision decide_by_level(const Definition& definition, const Level& level,
+                         std::span<const limiter::TierState> all, std::int64_t cost, TimePoint now,
+                         Micros uncertainty) {
+  const bool is_bucket = definition.shape() == Definition::Shape::bucket && level.kind == Level::Kind::tier;
+  return is_bucket ? decide_by_bucket(definition, level, cost, now, uncertainty)
+                   : decide_by_tiers(definition, level, all, cost, now, uncertainty);
+}
+
+std::optional<Decision> refuse(const Definition& definition, const Level& level,
+                               std::span<const limiter::TierState> all, std::int64_t cost, TimePoint now,
+                               Micros uncertainty) {
+  const Decision decision = decide_by_level(definition, level, all, cost, now, uncertainty);
+  if (decision.verdict == Verdict::ok) return std::nullopt;
+  return decision;
 }
 
 }  // namespace allowd::prefilter

@@ -53,6 +53,12 @@ struct Level {
                                                       std::int64_t cost, limiter::TimePoint now,
                                                       limiter::Micros uncertainty);
 
+// The same, for who would not have it copied: where it might pass the verdict is `ok`, and the rest says
+// nothing.
+[[nodiscard]] limiter::Decision decide_by_level(const limiter::Definition& definition, const Level& level,
+                                                std::span<const limiter::TierState> all, std::int64_t cost,
+                                                limiter::TimePoint now, limiter::Micros uncertainty);
+
 // How long one permit of the tier takes to come back, at least 1 µs.
 [[nodiscard]] limiter::Micros refill_interval(const limiter::Tier& tier);
 
