@@ -74,7 +74,7 @@ bool Cursor::read_map(std::uint32_t& count) {
   return true;
 }
 
-bool Cursor::read_other_unsigned(std::uint64_t& value) {
+bool Cursor::read_unsigned(std::uint64_t& value) {
   if (at_end()) return fail(Failure::starved);
   const std::uint8_t tag = *at_;
   if (is_fixint(tag)) {

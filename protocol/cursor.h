@@ -14,7 +14,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <span>
 #include <string_view>
 
@@ -45,16 +44,8 @@ class Cursor {
     value = *at_++;
     return true;
   }
-  // Any integer encoding; a negative one reads as its two's complement. The four bytes that most clients
-  // count their messages in are read here.
-  [[nodiscard, gnu::always_inline]] bool read_unsigned(std::uint64_t& value) {
-    if (left() < kUint32Bytes || *at_ != kUint32) return read_other_unsigned(value);
-    std::uint32_t wide = 0;
-    std::memcpy(&wide, at_ + 1, sizeof wide);
-    value = __builtin_bswap32(wide);
-    at_ += kUint32Bytes;
-    return true;
-  }
+  // Any integer encoding; a negative one reads as its two's complement.
+  [[nodiscard]] bool read_unsigned(std::uint64_t& value);
   // str or bin alike.
   [[nodiscard, gnu::always_inline]] bool read_text(std::string_view& text) {
     if (at_ == end_ || (*at_ & 0xe0) != 0xa0) return read_long_text(text);
@@ -65,14 +56,6 @@ class Cursor {
     return true;
   }
   [[nodiscard]] bool read_bool(bool& value);
-  // Moves past these very bytes and returns true, else stays.
-  template <std::size_t kSize>
-  [[nodiscard, gnu::always_inline]] bool take_exactly(const char (&bytes)[kSize]) {
-    constexpr std::size_t kCount = kSize - 1;  // without the literal's own end
-    if (left() < kCount || std::memcmp(at_, bytes, kCount) != 0) return false;
-    at_ += kCount;
-    return true;
-  }
   // Moves past a nil and returns true, else stays. Starved counts as "not nil".
   [[nodiscard]] bool take_nil();
   // What the next value is, without moving.
@@ -82,9 +65,6 @@ class Cursor {
   [[nodiscard]] bool skip(std::size_t depth);
 
  private:
-  static constexpr std::uint8_t kUint32 = 0xce;
-  static constexpr std::size_t kUint32Bytes = 5;
-
   [[nodiscard]] bool fail(Failure failure) {
     failure_ = failure;
     return false;
@@ -94,7 +74,6 @@ class Cursor {
   [[nodiscard]] bool read_long_array(std::uint32_t& count);
   [[nodiscard]] bool read_long_integer(std::int64_t& value);
   [[nodiscard]] bool read_long_text(std::string_view& text);
-  [[nodiscard]] bool read_other_unsigned(std::uint64_t& value);
   // Reads the big-endian number of `width` bytes that follows the tag byte.
   [[nodiscard]] bool read_tail(std::size_t width, std::uint64_t& value);
   [[nodiscard]] bool take_bytes(std::uint64_t count, std::string_view& bytes);

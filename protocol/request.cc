@@ -2,6 +2,7 @@
 #include "protocol/request.h"
 
 #include <array>
+#include <cstring>
 #include <utility>
 
 #include "protocol/caps.h"
@@ -224,23 +225,78 @@ void clear(Query& query) {
   query.is_forced = false;
 }
 
+// Reads the short encodings, and knows no others: never out of line, so that all it holds stays in registers.
+class ShortReader {
+ public:
+  explicit ShortReader(std::span<const std::byte> bytes)
+      : at_(reinterpret_cast<const std::uint8_t*>(bytes.data())), end_(at_ + bytes.size()) {}
+
+  [[nodiscard]] const std::byte* position() const { return reinterpret_cast<const std::byte*>(at_); }
+
+  // Moves past these very bytes.
+  template <std::size_t kSize>
+  [[nodiscard]] bool take(const char (&bytes)[kSize]) {
+    constexpr std::size_t kCount = kSize - 1;  // without the literal's own end
+    if (left() < kCount || std::memcmp(at_, bytes, kCount) != 0) return false;
+    at_ += kCount;
+    return true;
+  }
+  // Below 128 or in four bytes, as most clients count.
+  [[nodiscard]] bool take_msgid(std::uint64_t& msgid) {
+    if (left() < 5) return false;
+    if (*at_ < 0x80) {
+      msgid = *at_++;
+      return true;
+    }
+    if (*at_ != 0xce) return false;
+    std::uint32_t wide = 0;
+    std::memcpy(&wide, at_ + 1, sizeof wide);
+    msgid = __builtin_bswap32(wide);
+    at_ += 5;
+    return true;
+  }
+  // From 0 to 127.
+  [[nodiscard]] bool take_small(std::int64_t& number) {
+    if (left() < 1 || *at_ > 0x7f) return false;
+    number = *at_++;
+    return true;
+  }
+  // Up to 255 bytes; at least two more have to be there.
+  [[nodiscard]] bool take_text(std::string_view& text) {
+    if (left() < 2) return false;
+    std::size_t size = std::size_t{*at_} - 0xa0;
+    std::size_t head = 1;
+    if (size > 0x1f) {
+      if (*at_ != 0xd9) return false;
+      size = at_[1];
+      head = 2;
+    }
+    if (left() - head < size) return false;
+    text = {reinterpret_cast<const char*>(at_ + head), size};
+    at_ += head + size;
+    return true;
+  }
+
+ private:
+  [[nodiscard]] std::size_t left() const { return static_cast<std::size_t>(end_ - at_); }
+
+  const std::uint8_t* at_;
+  const std::uint8_t* end_;
+};
+
 // The shape that nearly every message has, [0, msgid, "allow", [limit, key]] or with a cost behind, read in a
 // straight line. False, also where bytes are missing: leave it to the readers of other shapes.
 [[gnu::always_inline]] inline bool read_usual_request(std::span<const std::byte> bytes, Message& message) {
-  Cursor cursor(bytes);
+  ShortReader reader(bytes);
   std::uint64_t msgid = 0;
-  std::uint32_t params = 0;
   std::string_view limit, key;
   std::int64_t cost = 1;
-  if (!cursor.take_exactly("\x94\x00") || !cursor.read_unsigned(msgid)) return false;
-  if (!cursor.take_exactly("\xa5"
-                           "allow") ||
-      !cursor.read_array(params))
-    return false;
-  if (params != 2 && params != 3) return false;
-  if (!cursor.read_text(limit) || !cursor.read_text(key)) return false;
-  if (limit.size() > kMaxLimitNameBytes || key.size() > kMaxKeyBytes) return false;
-  if (params == 3 && (!cursor.read_integer(cost) || cost < 0)) return false;
+  if (!reader.take("\x94\x00") || !reader.take_msgid(msgid)) return false;
+  if (!reader.take("\245allow")) return false;
+  const bool has_cost = reader.take("\x93");
+  if (!has_cost && !reader.take("\x92")) return false;
+  if (!reader.take_text(limit) || limit.size() > kMaxLimitNameBytes || !reader.take_text(key)) return false;
+  if (has_cost && !reader.take_small(cost)) return false;
   Request& request = message.request;
   clear(request.query);
   request.refusal.reset();
@@ -251,7 +307,7 @@ void clear(Query& query) {
   request.query.cost = cost;
   message.kind = Message::Kind::request;
   message.ends_stream = false;
-  message.size = distance(bytes, cursor.position());
+  message.size = distance(bytes, reader.position());
   return true;
 }
 
@@ -337,6 +393,11 @@ Message read_any_message(std::span<const std::byte> bytes) {
   return message;
 }
 
+[[gnu::noinline]] void read_unusual_message(std::span<const std::byte> bytes, Message& message) {
+  if (!bytes.empty() && read_plain_request(bytes, message)) return;
+  message = bytes.empty() ? Message{} : read_any_message(bytes);
+}
+
 }  // namespace
 
 std::string_view name_of(ErrorCode code) {
@@ -347,9 +408,7 @@ std::string_view name_of(ErrorCode code) {
 }
 
 void read_message(std::span<const std::byte> bytes, Message& message) {
-  if (read_usual_request(bytes, message)) return;
-  if (!bytes.empty() && read_plain_request(bytes, message)) return;
-  message = bytes.empty() ? Message{} : read_any_message(bytes);
+  if (!read_usual_request(bytes, message)) read_unusual_message(bytes, message);
 }
 
 Message read_message(std::span<const std::byte> bytes) {
