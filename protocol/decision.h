@@ -7,6 +7,7 @@
 // Units      Times are microseconds, everything else whole permits.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
@@ -36,21 +37,15 @@ struct Decision {
   bool operator==(const Decision&) const = default;
 };
 
-namespace names {
-// Every name stands in 16 bytes, so that a writer may copy all of them and keep what it needs.
-inline constexpr char kVerdict[kVerdicts][16] = {"ok", "limited", "never", "shadow", "unavailable"};
-inline constexpr std::uint8_t kVerdictSize[kVerdicts] = {2, 7, 5, 6, 11};
-inline constexpr char kSource[kSources][16] = {"local", "store", "fallback"};
-inline constexpr std::uint8_t kSourceSize[kSources] = {5, 5, 8};
-}  // namespace names
+inline constexpr std::array<std::string_view, kVerdicts> kVerdictNames = {"ok", "limited", "never", "shadow",
+                                                                          "unavailable"};
+inline constexpr std::array<std::string_view, kSources> kSourceNames = {"local", "store", "fallback"};
 
 [[nodiscard]] constexpr std::string_view name_of(Verdict verdict) {
-  const auto at = static_cast<std::size_t>(verdict);
-  return {names::kVerdict[at], names::kVerdictSize[at]};
+  return kVerdictNames[static_cast<std::size_t>(verdict)];
 }
 [[nodiscard]] constexpr std::string_view name_of(Source source) {
-  const auto at = static_cast<std::size_t>(source);
-  return {names::kSource[at], names::kSourceSize[at]};
+  return kSourceNames[static_cast<std::size_t>(source)];
 }
 
 }  // namespace allowd::protocol

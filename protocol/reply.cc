@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "protocol/reply.h"
 
+#include <array>
 #include <cstring>
 
 #include "protocol/caps.h"
@@ -46,11 +47,11 @@ class RawWriter {
     std::memcpy(at_, value.data(), value.size());
     at_ += value.size();
   }
-  // One of names::, whose 16 bytes may all be read; what is too much is written over by what comes next.
-  void name(std::string_view value) {
-    byte(0xa0 | static_cast<unsigned>(value.size()));
-    std::memcpy(at_, value.data(), 16);
-    at_ += value.size();
+  // All of `text` is written; what is too much is written over by what comes next.
+  template <std::size_t kRoom>
+  void prepared(const std::array<char, kRoom>& text, std::size_t size) {
+    std::memcpy(at_, text.data(), kRoom);
+    at_ += size;
   }
   [[nodiscard]] char* end() const { return at_; }
 
@@ -72,9 +73,31 @@ class RawWriter {
 
 namespace {
 
+// A verdict and a source as they stand in a decision, side by side.
+struct Names {
+  static constexpr std::size_t kRoom = 24;
+  std::array<char, kRoom> text{};
+  std::size_t size = 0;
+
+  constexpr void add(std::string_view name) {
+    text[size++] = static_cast<char>(0xa0 | name.size());
+    for (const char letter : name) text[size++] = letter;
+  }
+};
+constexpr auto kNames = [] {
+  std::array<std::array<Names, kSources>, kVerdicts> all{};
+  for (std::size_t verdict = 0; verdict < kVerdicts; ++verdict) {
+    for (std::size_t source = 0; source < kSources; ++source) {
+      all[verdict][source].add(name_of(static_cast<Verdict>(verdict)));
+      all[verdict][source].add(name_of(static_cast<Source>(source)));
+    }
+  }
+  return all;
+}();
+
 // Two array headers, type, nil, bool, seven numbers of at most 9 bytes, three texts.
-constexpr std::size_t kMaxName = 16, kMaxTier = 2 + kMaxLimitNameBytes;
-constexpr std::size_t kMaxDecisionBytes = 5 + 7 * 9 + 2 * kMaxName + kMaxTier;
+constexpr std::size_t kMaxTier = 2 + kMaxLimitNameBytes;
+constexpr std::size_t kMaxDecisionBytes = 5 + 7 * 9 + Names::kRoom + kMaxTier;
 
 [[gnu::always_inline]] inline void write_fields(RawWriter& writer, const Decision& decision) {
   writer.byte(0x9a);
@@ -83,8 +106,9 @@ constexpr std::size_t kMaxDecisionBytes = 5 + 7 * 9 + 2 * kMaxName + kMaxTier;
   writer.unsigned_number(decision.remaining);
   writer.number(decision.retry_after_us);
   writer.unsigned_number(decision.reset_after_us);
-  writer.name(name_of(decision.verdict));
-  writer.name(name_of(decision.source));
+  const Names& names =
+      kNames[static_cast<std::size_t>(decision.verdict)][static_cast<std::size_t>(decision.source)];
+  writer.prepared(names.text, names.size);
   writer.text(decision.tier.substr(0, kMaxLimitNameBytes));
   writer.unsigned_number(decision.window_us);
   writer.unsigned_number(decision.more_after_us);
