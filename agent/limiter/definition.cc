@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <limits>
 #include <optional>
 
 namespace allowd::limiter {
@@ -130,6 +131,7 @@ Definition::Definition(std::vector<Tier> tiers, bool shadow)
       shadow_(shadow),
       shape_(shape_of(tiers_)),
       strictest_(index_of_strictest(tiers_)),
+      most_(strictest().shadow ? std::numeric_limits<std::int64_t>::max() : strictest().capacity()),
       digest_(digest_of(tiers_, shadow)) {
   const std::string window = std::to_string(tiers_.front().window().count());
   switch (shape_) {

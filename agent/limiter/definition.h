@@ -72,9 +72,7 @@ class Definition : public std::enable_shared_from_this<Definition> {
   // The answer when nothing is known of the key.
   [[nodiscard]] Decision apply_to_nothing(Operation operation, std::int64_t cost, TimePoint now) const;
   // Whether waiting could ever let `cost` pass.
-  [[nodiscard]] bool can_hold(std::int64_t cost) const {
-    return strictest().shadow || cost <= strictest().capacity();
-  }
+  [[nodiscard]] bool can_hold(std::int64_t cost) const { return cost <= most_; }
   // A refusal becomes `shadow` under a shadow definition.
   void judge(Decision& decision) const {
     const bool is_refused = decision.verdict == Verdict::limited || decision.verdict == Verdict::never;
@@ -109,6 +107,7 @@ class Definition : public std::enable_shared_from_this<Definition> {
   bool shadow_;
   Shape shape_;
   std::size_t strictest_;
+  std::int64_t most_;                    // that can_hold
   const TokenBucket* bucket_ = nullptr;  // into tiers_, for shape bucket
   std::string state_kind_;
   std::uint32_t digest_;

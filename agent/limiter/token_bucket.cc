@@ -133,20 +133,21 @@ Decision TokenBucket::apply(BucketState& state, Operation operation, std::int64_
 
 Decision TokenBucket::describe(std::int64_t used, std::int64_t cost, Verdict verdict,
                                Micros since_tick) const {
-  Decision decision;
-  decision.verdict = verdict;
-  decision.capacity = burst_;
-  decision.window = window_;
-  decision.remaining = used >= full_ ? 0 : floor_div(full_ - used, unit_);
-  if (used > 0) {
-    decision.reset_after = time_to_full(used) - since_tick;
-    decision.more_after = time_to_full(used + (decision.remaining + 1) * unit_ - full_) - since_tick;
-  }
-  if (verdict == Verdict::never) decision.retry_after = kNever;
-  if (verdict == Verdict::limited) {
-    decision.retry_after = time_to_full(used + cost * unit_ - full_) - since_tick;
-  }
-  return decision;
+  const std::int64_t remaining = used >= full_ ? 0 : floor_div(full_ - used, unit_);
+  // Until no more than full_ - units is used.
+  const auto until_free = [&](std::int64_t units) { return time_to_full(used + units - full_) - since_tick; };
+  const bool is_full = used == 0;
+  // All at once: what was cleared first would be written twice.
+  return {.verdict = verdict,
+          .capacity = burst_,
+          .remaining = remaining,
+          .retry_after = verdict == Verdict::limited ? until_free(cost * unit_)
+                         : verdict == Verdict::never ? kNever
+                                                     : Micros{0},
+          .reset_after = is_full ? Micros{0} : time_to_full(used) - since_tick,
+          .window = window_,
+          .more_after = is_full ? Micros{0} : until_free((remaining + 1) * unit_),
+          .tier = 0};
 }
 
 }  // namespace allowd::limiter
