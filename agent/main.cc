@@ -92,8 +92,7 @@ struct SharedLimits {
                      .random_seed = random_bits()}),
         prefilter(redis, {.trust = config.prefilter.trust,
                           .hold = config.prefilter.hold,
-                          .max_keys = static_cast<std::size_t>(config.agent.max_keys),
-                          .secret = {random_bits(), random_bits(), random_bits(), random_bits()}}) {
+                          .max_keys = static_cast<std::size_t>(config.agent.max_keys)}) {
     loop.at_turn_end([this, &loop] {
       prefilter.flush(loop.now());
       redis.flush();
@@ -115,8 +114,8 @@ int serve(config::Config config, const std::string& config_path) {
   }
   loop::Loop loop;
   const auto started = loop.now();
-  stats::Registry registry(random_bits());
-  decide::LimitTable limits(config, registry);
+  stats::Registry registry;
+  decide::LimitTable limits(config, registry, {random_bits(), random_bits(), random_bits(), random_bits()});
 
   // Also with Redis: limits of scope "host" are kept in it.
   const auto memory = make_memory_store(config);

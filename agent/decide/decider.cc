@@ -15,15 +15,14 @@ using limiter::Operation;
 using protocol::ErrorCode;
 using protocol::Source;
 
-protocol::Verdict to_wire(limiter::Verdict verdict) {
-  switch (verdict) {
-    case limiter::Verdict::ok: return protocol::Verdict::ok;
-    case limiter::Verdict::limited: return protocol::Verdict::limited;
-    case limiter::Verdict::never: return protocol::Verdict::never;
-    case limiter::Verdict::shadow: return protocol::Verdict::shadow;
-  }
-  return protocol::Verdict::limited;
+// The wire's verdicts begin with the limiter's.
+constexpr protocol::Verdict to_wire(limiter::Verdict verdict) {
+  return static_cast<protocol::Verdict>(verdict);
 }
+static_assert(to_wire(limiter::Verdict::ok) == protocol::Verdict::ok);
+static_assert(to_wire(limiter::Verdict::limited) == protocol::Verdict::limited);
+static_assert(to_wire(limiter::Verdict::never) == protocol::Verdict::never);
+static_assert(to_wire(limiter::Verdict::shadow) == protocol::Verdict::shadow);
 
 Source source_of(const store::Answer& answer) { return answer.is_local ? Source::local : Source::store; }
 
@@ -42,10 +41,6 @@ protocol::Decision to_wire(const limiter::Decision& decision, Source source, std
           .tier = tier,
           .window_us = to_unsigned(decision.window.count()),
           .more_after_us = to_unsigned(decision.more_after.count())};
-}
-
-Outcome refused(ErrorCode code, std::string reason) {
-  return {Outcome::Kind::refused, {}, code, std::move(reason)};
 }
 
 // Slots are used again; the generation tells a late answer's query from its successor.
@@ -71,7 +66,7 @@ Outcome Decider::ask(Operation operation, const protocol::Query& query, SteadyTi
   now_ = now;
   if (query.defined_inline) {
     auto limit = limits_.find_or_parse(*query.defined_inline);
-    if (!limit) return refused(ErrorCode::bad_request, std::move(limit.error().message));
+    if (!limit) return Outcome(ErrorCode::bad_request, std::move(limit.error().message));
     return ask_limit(*limit, operation, query, now, asker, msgid);
   }
   const LimitPtr* limit = limits_.find(query.limit);
@@ -86,7 +81,7 @@ Resolved Decider::resolve(Operation operation, const protocol::Query& query) {
     if (limit) {
       resolved.limit = std::move(*limit);
     } else {
-      resolved.refusal = refused(ErrorCode::bad_request, std::move(limit.error().message));
+      resolved.refusal = Outcome(ErrorCode::bad_request, std::move(limit.error().message));
     }
   } else if (const LimitPtr* limit = limits_.find(query.limit)) {
     resolved.limit = *limit;
@@ -106,30 +101,36 @@ Outcome Decider::unknown_limit(std::string_view name) {
   if (unknown_names_.size() < kMaxUnknownNames && unknown_names_.emplace(name).second) {
     spdlog::warn("no limit is named {}; its queries are answered with an error", protocol::quoted(name));
   }
-  return refused(ErrorCode::unknown_limit, "no limit is named " + protocol::quoted(name));
+  return Outcome(ErrorCode::unknown_limit, "no limit is named " + protocol::quoted(name));
 }
 
 Outcome Decider::ask_limit(const LimitPtr& limit, Operation operation, const protocol::Query& query,
                            SteadyTime now, Asker& asker, std::uint64_t msgid) {
   if (operation == Operation::refund && !limit->may_refund()) {
-    return refused(ErrorCode::forbidden, "the limit takes no refunds");
+    return Outcome(ErrorCode::forbidden, "the limit takes no refunds");
   }
   if (query.is_forced && operation == Operation::take) operation = Operation::force;
   if (!query.plan.empty() && !limit->has_plan(query.plan)) ++unknown_plans_total_;
   const Rule& rule = limit->rule_for(query.key, query.plan);
+  const HashedKey key{query.key, limit->hash_of(query.key)};
   if (is_kept_here(*limit) && rule.kind == config::Override::Kind::definition) {
     // The quickest way, for what is asked most: nothing is copied.
     store::Store& store = is_local_ ? store_ : host_;
-    const store::Question question = question_about({limit, &rule, operation, query.cost}, query.key);
-    return decided_now(*limit, query.key, now,
+    const store::Question question = question_about({limit, &rule, operation, query.cost}, key);
+    return decided_now(*limit, key, now,
                        [&] { return by_store(*limit, rule, store.ask(question, now), Source::local); });
   }
   const limiter::Micros wait = query.deadline_us ? limiter::Micros{*query.deadline_us} : limit->deadline();
-  return ask({limit, &rule, operation, query.cost}, query.key, wait, now, asker, msgid);
+  return ask_hashed({limit, &rule, operation, query.cost}, key, wait, now, asker, msgid);
 }
 
 Outcome Decider::ask(SubjectView subject, std::string_view key, limiter::Micros wait, SteadyTime now,
                      Asker& asker, std::uint64_t msgid) {
+  return ask_hashed(subject, {key, subject.limit->hash_of(key)}, wait, now, asker, msgid);
+}
+
+Outcome Decider::ask_hashed(SubjectView subject, const HashedKey& key, limiter::Micros wait, SteadyTime now,
+                            Asker& asker, std::uint64_t msgid) {
   const auto& [limit, rule, operation, cost, is_about_overflow] = subject;
   if (rule->kind != config::Override::Kind::definition) {
     return decided_now(*limit, key, now, [&] { return by_override(*limit, *rule); });
@@ -161,12 +162,12 @@ Outcome Decider::ask(SubjectView subject, std::string_view key, limiter::Micros 
                         : by_policy(subject, store_.shard_of(question), now);
     });
   }
-  occupy(take_slot(), subject, question, now, asker, msgid);
+  occupy(take_slot(), subject, key, question, now, asker, msgid);
   return {};
 }
 
-void Decider::occupy(DeadlineQueue::Slot slot, SubjectView subject, const store::Question& question,
-                     SteadyTime now, Asker& asker, std::uint64_t msgid) {
+void Decider::occupy(DeadlineQueue::Slot slot, SubjectView subject, const HashedKey& key,
+                     const store::Question& question, SteadyTime now, Asker& asker, std::uint64_t msgid) {
   Open& open = open_[slot];
   open.asker = &asker;
   open.msgid = msgid;
@@ -176,7 +177,7 @@ void Decider::occupy(DeadlineQueue::Slot slot, SubjectView subject, const store:
   open.cost = subject.cost;
   open.shard = store_.shard_of(question);
   open.asked_at = now;
-  open.hot = registry_.hot_keys().count_query(subject.limit->label(), question.key, now);
+  open.hot = registry_.hot_keys().count_query({key.hash.low, subject.limit->label(), key.key}, now);
   open.fate = Fate::delivered;
   deadlines_.push(slot, question.deadline);
 }
@@ -195,7 +196,8 @@ bool Decider::would_pass(SubjectView subject, std::string_view key, SteadyTime n
   if (!is_kept_here(*subject.limit)) return rule.definition->is_shadow();  // it can never pass
   store::Store& store = is_local_ ? store_ : host_;
   subject.operation = Operation::peek;
-  return limiter::is_allowed(store.ask(question_about(subject, key), now).decision);
+  return limiter::is_allowed(
+      store.ask(question_about(subject, {key, subject.limit->hash_of(key)}), now).decision);
 }
 
 bool Decider::ask_together(std::span<const std::pair<Subject, std::string_view>> questions,
@@ -206,9 +208,11 @@ bool Decider::ask_together(std::span<const std::pair<Subject, std::string_view>>
   if (!can_be_asked) return false;
   std::vector<store::Question> asked;
   std::vector<DeadlineQueue::Slot> slots;
+  std::vector<HashedKey> keys;
   for (const auto& [subject, key] : questions) {
     slots.push_back(take_slot());
-    asked.push_back(question_about(subject, key));
+    keys.push_back({key, subject.limit->hash_of(key)});
+    asked.push_back(question_about(subject, keys.back()));
     asked.back().ticket = make_ticket(slots.back(), open_[slots.back()].generation);
     asked.back().deadline = deadline;
   }
@@ -217,7 +221,7 @@ bool Decider::ask_together(std::span<const std::pair<Subject, std::string_view>>
     return false;
   }
   for (std::size_t i = 0; i < questions.size(); ++i)
-    occupy(slots[i], questions[i].first, asked[i], now, asker, i);
+    occupy(slots[i], questions[i].first, keys[i], asked[i], now, asker, i);
   return true;
 }
 
@@ -236,9 +240,14 @@ void Decider::reset(std::string_view name, std::string_view key,
   };
   const auto progress = std::make_shared<Progress>(Progress{all.size()});
   store::Store& store = (*limit)->is_host_wide() ? host_ : store_;
-  for (const auto& [tag, definition, parts] : all) {
-    store::Question question{Operation::refund, definition.get(), tag, key, 0};
-    question.parts = parts;
+  for (const auto& [tag, salt, definition, parts] : all) {
+    const store::Question question{.operation = Operation::refund,
+                                   .definition = definition.get(),
+                                   .limit_tag = tag,
+                                   .key = key,
+                                   .cost = 0,
+                                   .parts = parts,
+                                   .hash = (*limit)->hash_of(key).salted(salt)};
     store.reset(question, [done, progress, has_to_be = tag == counts_now](bool is_forgotten) {
       if (has_to_be && !is_forgotten) progress->is_forgotten = false;
       if (--progress->open > 0) return;

@@ -46,6 +46,13 @@ struct Outcome {
     deferred,  // the asker will be called
   };
 
+  Outcome() = default;
+  // What `decide` returns is made in its place.
+  template <class Decide>
+  explicit Outcome(Decide decide) : kind(Kind::decided), decision(decide()) {}
+  Outcome(protocol::ErrorCode why, std::string text)
+      : kind(Kind::refused), code(why), reason(std::move(text)) {}
+
   Kind kind = Kind::deferred;
   protocol::Decision decision{};
   protocol::ErrorCode code = protocol::ErrorCode::internal;
@@ -75,6 +82,12 @@ struct SubjectView {
   limiter::Operation operation;
   std::int64_t cost;
   bool is_about_overflow = false;
+};
+
+// A key and what stands for it under its limit, made once for a query.
+struct HashedKey {
+  std::string_view key;
+  store::KeyHash hash;  // Limit::hash_of
 };
 
 // A query's limit and what is to be done, or why it cannot be asked.
@@ -151,20 +164,23 @@ class Decider final : private store::AnswerSink, public stats::MetricSource {
 
   Outcome ask_limit(const LimitPtr& limit, limiter::Operation operation, const protocol::Query& query,
                     SteadyTime now, Asker& asker, std::uint64_t msgid);
+  Outcome ask_hashed(SubjectView subject, const HashedKey& key, limiter::Micros wait, SteadyTime now,
+                     Asker& asker, std::uint64_t msgid);
   [[nodiscard]] bool is_kept_here(const Limit& limit) const { return is_local_ || limit.is_host_wide(); }
-  [[nodiscard]] static store::Question question_about(SubjectView subject, std::string_view key) {
+  [[nodiscard]] static store::Question question_about(const SubjectView& subject, const HashedKey& key) {
     return {.operation = subject.operation,
             .definition = subject.rule->definition.get(),
             .limit_tag = subject.rule->tag,
-            .key = key,
+            .key = key.key,
             .cost = subject.cost,
             .overflow = subject.limit->overflow(),
             .is_about_overflow = subject.is_about_overflow,
-            .parts = subject.rule->parts};
+            .parts = subject.rule->parts,
+            .hash = key.hash.salted(subject.rule->salt)};
   }
   // A question has been put to the store under this slot's ticket.
-  void occupy(DeadlineQueue::Slot slot, SubjectView subject, const store::Question& question, SteadyTime now,
-              Asker& asker, std::uint64_t msgid);
+  void occupy(DeadlineQueue::Slot slot, SubjectView subject, const HashedKey& key,
+              const store::Question& question, SteadyTime now, Asker& asker, std::uint64_t msgid);
   Outcome unknown_limit(std::string_view name);
   // The slot that take_slot takes next, and the ticket of the question that will be put under it.
   [[nodiscard]] DeadlineQueue::Slot next_slot() const {
@@ -185,10 +201,11 @@ class Decider final : private store::AnswerSink, public stats::MetricSource {
   }
   // What `decide` makes, as the answer to a query that arrived in this turn.
   template <class Decide>
-  Outcome decided_now(const Limit& limit, std::string_view key, SteadyTime now, Decide decide) {
-    Outcome outcome{Outcome::Kind::decided, decide()};
+  [[gnu::always_inline]] Outcome decided_now(const Limit& limit, const HashedKey& key, SteadyTime now,
+                                             Decide decide) {
+    Outcome outcome(decide);
     ++decided_this_turn_[static_cast<std::size_t>(outcome.decision.source)];
-    registry_.hot_keys().count(limit.label(), key, is_refusal(outcome.decision), now);
+    registry_.hot_keys().count({key.hash.low, limit.label(), key.key}, is_refusal(outcome.decision), now);
     return outcome;
   }
   void decided_later(const protocol::Decision& decision, const Open& open, SteadyTime now);

@@ -5,6 +5,7 @@
 #include <xxhash.h>
 
 #include <algorithm>
+#include <cstring>
 
 #include "agent/store/store.h"
 
@@ -15,8 +16,8 @@ constexpr std::string_view kInline = "inline";
 constexpr std::string_view kDefault = "default";
 
 // An application's limit is another one than the config's of that name, hence the kind, as of make_limit_tag.
-stats::LimitLabel make_label(char kind, const std::string& name) {
-  return {XXH3_64bits_withSeed(name.data(), name.size(), static_cast<unsigned char>(kind)), name};
+std::uint64_t key_seed(const store::KeyHasher& hasher, char kind, const std::string& name) {
+  return hasher.seed(kind + name);
 }
 
 }  // namespace
@@ -25,12 +26,14 @@ std::size_t NameHash::operator()(std::string_view text) const {
   return XXH3_64bits(text.data(), text.size());
 }
 
-Limit::Limit(const config::LimitConfig& config, stats::Registry& registry, KeyBudget* budget)
+Limit::Limit(const config::LimitConfig& config, stats::Registry& registry, const store::KeyHasher& hasher,
+             KeyBudget* budget)
     : name_(config.name),
-      label_(make_label('n', name_)),
+      label_(name_),
+      key_seed_(key_seed(hasher, 'n', name_)),
       lease_(config.lease),
       split_(config.split),
-      base_(make_rule(config.definition, registry)),
+      base_(make_rule(config.definition, registry, hasher)),
       is_host_wide_(config.is_host_wide),
       may_refund_(config.may_refund),
       on_failure_(config.on_failure),
@@ -38,29 +41,36 @@ Limit::Limit(const config::LimitConfig& config, stats::Registry& registry, KeyBu
       overflows_(&registry.decisions_of(config.name, "overflow")) {
   const limiter::DefinitionPtr& shared = config.overflow ? config.overflow : config.definition;
   overflow_ = {budget, shared, store::make_limit_tag('o', name_, shared->state_kind())};
-  for (const std::string_view state : {limiter::Definition::kBucketState, limiter::Definition::kTiersState})
-    note_kept_as(store::make_limit_tag('n', name_, state), config.definition);
-  for (const config::Override& override : config.overrides) add_override(override, registry);
+  overflow_->hash = hash_of("").salted(hasher.seed(overflow_->tag));
+  for (const std::string_view state : {limiter::Definition::kBucketState, limiter::Definition::kTiersState}) {
+    const std::string tag = store::make_limit_tag('n', name_, state);
+    note_kept_as(tag, hasher.seed(tag), config.definition);
+  }
+  for (const config::Override& override : config.overrides) add_override(override, registry, hasher);
   for (const config::Plan& plan : config.plans)
-    plans_.emplace(plan.name, make_rule(plan.definition, registry));
+    plans_.emplace(plan.name, make_rule(plan.definition, registry, hasher));
   has_one_rule_ = overrides() + plans() == 0;
 }
 
 Limit::Limit(std::string name, limiter::DefinitionPtr definition, limiter::Micros deadline,
-             stats::Registry& registry)
+             stats::Registry& registry, const store::KeyHasher& hasher)
     : name_(std::move(name)),
-      label_(make_label('i', name_)),
+      label_(name_),
+      key_seed_(key_seed(hasher, 'i', name_)),
       deadline_(deadline),
       overflows_(&registry.decisions_of(kInline, "overflow")) {
   base_.tag = store::make_limit_tag('i', name_, definition->state_kind());
+  base_.salt = hasher.seed(base_.tag);
   base_.decisions.assign(definition->tiers().size(), &registry.decisions_of(kInline, ""));
   base_.definition = std::move(definition);
 }
 
-Rule Limit::make_rule(limiter::DefinitionPtr definition, stats::Registry& registry) {
+Rule Limit::make_rule(limiter::DefinitionPtr definition, stats::Registry& registry,
+                      const store::KeyHasher& hasher) {
   Rule rule;
   rule.tag = store::make_limit_tag('n', name_, definition->state_kind());
-  note_kept_as(rule.tag, definition);
+  rule.salt = hasher.seed(rule.tag);
+  note_kept_as(rule.tag, rule.salt, definition);
   for (const limiter::Tier& tier : definition->tiers())
     rule.decisions.push_back(&registry.decisions_of(name_, tier.name));
   rule.lease = lease_.permits(*definition);
@@ -76,7 +86,7 @@ Rule Limit::make_rule(limiter::DefinitionPtr definition, stats::Registry& regist
   return rule;
 }
 
-void Limit::note_kept_as(std::string tag, const limiter::DefinitionPtr& definition) {
+void Limit::note_kept_as(std::string tag, std::uint64_t salt, const limiter::DefinitionPtr& definition) {
   // Most have the limit's own tiers, with other numbers.
   const bool is_known = std::any_of(kept_as_.begin(), kept_as_.end(), [&](const KeptAs& known) {
     const auto &ours = known.definition->tiers(), &theirs = definition->tiers();
@@ -84,13 +94,14 @@ void Limit::note_kept_as(std::string tag, const limiter::DefinitionPtr& definiti
            std::equal(ours.begin(), ours.end(), theirs.begin(), theirs.end(),
                       [](const auto& a, const auto& b) { return a.identity() == b.identity(); });
   });
-  if (!is_known) kept_as_.push_back({std::move(tag), definition, {}});
+  if (!is_known) kept_as_.push_back({std::move(tag), salt, definition, {}});
 }
 
-void Limit::add_override(const config::Override& override, stats::Registry& registry) {
+void Limit::add_override(const config::Override& override, stats::Registry& registry,
+                         const store::KeyHasher& hasher) {
   Rule rule;
   if (override.kind == config::Override::Kind::definition) {
-    rule = make_rule(override.definition, registry);
+    rule = make_rule(override.definition, registry, hasher);
   } else {
     rule.kind = override.kind;
     rule.decisions.push_back(&registry.decisions_of(name_, ""));
@@ -115,7 +126,9 @@ const Rule& Limit::find_rule(std::string_view key, std::string_view plan) const 
   return base_;
 }
 
-LimitTable::LimitTable(const config::Config& config, stats::Registry& registry) : registry_(registry) {
+LimitTable::LimitTable(const config::Config& config, stats::Registry& registry,
+                       const store::HashSecret& secret)
+    : registry_(registry), hasher_(secret) {
   load(config);
 }
 
@@ -133,7 +146,7 @@ void LimitTable::load(const config::Config& config) {
       budget = &budgets_.try_emplace(limit.name, limit.name).first->second;
       budget->set_rate(limit.max_new_keys_per_second);
     }
-    configured_.push_back(std::make_shared<const Limit>(limit, registry_, budget));
+    configured_.push_back(std::make_shared<const Limit>(limit, registry_, hasher_, budget));
     by_name_.emplace(limit.name, configured_.back());
   }
 }
@@ -145,7 +158,11 @@ std::uint64_t LimitTable::new_keys_refused() const {
 }
 
 const LimitPtr* LimitTable::find(std::string_view name) const {
-  if (last_found_ != nullptr && (*last_found_)->name() == name) return last_found_;
+  if (last_found_ != nullptr) {
+    const std::string& last = (*last_found_)->name();
+    if (last.size() == name.size() && std::memcmp(last.data(), name.data(), name.size()) == 0)
+      return last_found_;
+  }
   auto found = by_name_.find(name);
   if (found == by_name_.end()) found = by_name_.find(kDefault);
   if (found == by_name_.end()) return nullptr;
@@ -163,7 +180,7 @@ Result<LimitPtr> LimitTable::find_or_parse(const protocol::InlineLimit& definiti
       config::make_definition(definition.name, std::span(rates).first(definition.tier_count), shadow_);
   if (!rules) return std::move(rules.error());
   auto limit = std::make_shared<const Limit>(std::string(definition.name), std::move(*rules),
-                                             default_deadline_, registry_);
+                                             default_deadline_, registry_, hasher_);
   if (inline_.size() >= kMaxInline) {
     inline_.erase(inline_order_.front());
     inline_order_.pop_front();

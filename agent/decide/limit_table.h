@@ -24,6 +24,7 @@
 
 namespace allowd::decide {
 
+// Of names in a config or in memory; keys have a hash under a secret.
 struct NameHash {
   using is_transparent = void;
   std::size_t operator()(std::string_view text) const;
@@ -34,6 +35,7 @@ struct Rule {
   config::Override::Kind kind = config::Override::Kind::definition;
   limiter::DefinitionPtr definition;                // of that kind
   std::string tag;                                  // see store::make_limit_tag
+  std::uint64_t salt = 0;                           // of a key's hash, for what is kept under that tag
   std::vector<stats::DecisionCounters*> decisions;  // by tier; of the other kinds one
   std::int64_t lease = 0;                           // see store::Question
   std::vector<store::Part> parts;                   // likewise
@@ -47,6 +49,7 @@ struct Rule {
 // One of the ways in which a store keeps what a limit's keys have used.
 struct KeptAs {
   std::string tag;
+  std::uint64_t salt = 0;  // as the rule's
   limiter::DefinitionPtr definition;
   std::vector<store::Part> parts;
 };
@@ -54,11 +57,12 @@ struct KeptAs {
 class Limit {
  public:
   // `budget` is null or outlives it.
-  Limit(const config::LimitConfig& config, stats::Registry& registry, KeyBudget* budget);
+  Limit(const config::LimitConfig& config, stats::Registry& registry, const store::KeyHasher& hasher,
+        KeyBudget* budget);
   // One that an application brought along. One label for all of them: applications choose the names, and
   // labels must stay few.
   Limit(std::string name, limiter::DefinitionPtr definition, limiter::Micros deadline,
-        stats::Registry& registry);
+        stats::Registry& registry, const store::KeyHasher& hasher);
   Limit(const Limit&) = delete;
   Limit& operator=(const Limit&) = delete;
 
@@ -72,7 +76,12 @@ class Limit {
 
   [[nodiscard]] const std::string& name() const { return name_; }
   // What its keys are counted under.
-  [[nodiscard]] const stats::LimitLabel& label() const { return label_; }
+  [[nodiscard]] const stats::KeptName& label() const { return label_; }
+  // Stands for the limit and that key, whatever rule decides about it. A store is told it with the salt of
+  // the rule's tag.
+  [[nodiscard]] store::KeyHash hash_of(std::string_view key) const {
+    return store::KeyHasher::hash(key_seed_, key);
+  }
   [[nodiscard]] const Rule& base() const { return base_; }
   [[nodiscard]] bool is_host_wide() const { return is_host_wide_; }
   [[nodiscard]] bool may_refund() const { return may_refund_; }
@@ -91,14 +100,17 @@ class Limit {
   template <class Value>
   using Map = tsl::robin_map<std::string, Value, NameHash, std::equal_to<>>;
 
-  [[nodiscard]] Rule make_rule(limiter::DefinitionPtr definition, stats::Registry& registry);
-  void note_kept_as(std::string tag, const limiter::DefinitionPtr& definition);
-  void add_override(const config::Override& override, stats::Registry& registry);
+  [[nodiscard]] Rule make_rule(limiter::DefinitionPtr definition, stats::Registry& registry,
+                               const store::KeyHasher& hasher);
+  void note_kept_as(std::string tag, std::uint64_t salt, const limiter::DefinitionPtr& definition);
+  void add_override(const config::Override& override, stats::Registry& registry,
+                    const store::KeyHasher& hasher);
   [[nodiscard]] const Rule& find_rule(std::string_view key, std::string_view plan) const;
 
   std::string name_;
   std::vector<KeptAs> kept_as_;
-  stats::LimitLabel label_;
+  stats::KeptName label_;
+  std::uint64_t key_seed_;
   config::LeaseSize lease_;
   std::int64_t split_ = 1;
   Rule base_;
@@ -121,7 +133,8 @@ class LimitTable {
   // Parsed inline definitions that are kept.
   static constexpr std::size_t kMaxInline = 1024;
 
-  LimitTable(const config::Config& config, stats::Registry& registry);
+  // `secret` should be random: keys are told apart by hashes under it. Only tests do without.
+  LimitTable(const config::Config& config, stats::Registry& registry, const store::HashSecret& secret = {});
   LimitTable(const LimitTable&) = delete;
   LimitTable& operator=(const LimitTable&) = delete;
 
@@ -141,6 +154,7 @@ class LimitTable {
   using Map = tsl::robin_map<std::string, LimitPtr, NameHash, std::equal_to<>>;
 
   stats::Registry& registry_;
+  store::KeyHasher hasher_;
   limiter::Micros default_deadline_{};
   bool shadow_ = false;
   std::vector<LimitPtr> configured_;

@@ -54,7 +54,6 @@ Prefilter::Prefilter(store::SharedStore& store, const Options& options)
       trust_(options.trust),
       hold_(options.hold),
       max_waiting_(options.max_waiting),
-      hasher_(options.secret),
       keys_(options.max_keys),
       times_(store.shards()),
       queues_(1),
@@ -62,38 +61,31 @@ Prefilter::Prefilter(store::SharedStore& store, const Options& options)
   store.attach(*this);
 }
 
-const std::optional<store::ShardTime>& Prefilter::time_of(std::uint32_t shard, SteadyTime now) const {
-  SeenTime& seen = times_[shard];
-  if (seen.asked_at != now) seen = {now, store_.time_of(shard, now)};
-  return seen.time;
-}
-
 std::size_t Prefilter::shard_of(const store::Question& question) const {
   if (times_.size() == 1) return 0;
   if (!question.parts.empty()) {
     Waiter waiter;
     waiter.parts = question.parts;
-    waiter.limit_tag = question.limit_tag;
-    return store_.shard_of(question.limit_tag, question.key, part_at(waiter, question.key, 0));
+    waiter.hash = question.hash;
+    return store_.shard_of(question.limit_tag, question.key, part_at(waiter, 0));
   }
-  const KnownKey* key = keys_.find(hasher_.hash(question.limit_tag, question.key));
+  const KnownKey* key = keys_.find(question.hash);
   return key != nullptr ? key->shard : store_.shard_of(question.limit_tag, question.key);
 }
 
 Answer Prefilter::ask(const store::Question& question, SteadyTime now) {
   if (question.is_about_overflow) return ask_overflow(question, now);
   if (!question.parts.empty()) {
-    const Waiter waiter{question.ticket, question.cost,     question.deadline, nullptr, question.operation, 0,
-                        question.parts,  question.limit_tag};
-    const store::Part& own = question.parts[part_at(waiter, question.key, 0)];
-    const bool is_known = keys_.find(hasher_.hash(own.limit_tag, question.key)) != nullptr;
+    const Waiter waiter{question.ticket, question.cost,      question.deadline,
+                        nullptr,         question.operation, 0,
+                        question.parts,  question.limit_tag, question.hash};
+    const bool is_known = keys_.find(hash_in_part(question.hash, part_at(waiter, 0))) != nullptr;
     if (!is_known && !question.is_admitted(now)) return ask_overflow(question, now);
     return ask_parts(waiter, question.key, now);
   }
-  const store::KeyHash hash = hasher_.hash(question.limit_tag, question.key);
-  KnownKey* key = keys_.find(hash);
+  KnownKey* key = keys_.find(question.hash);
   if (key == nullptr && !question.is_admitted(now)) return ask_overflow(question, now);
-  return ask_about(question, key, hash, now);
+  return ask_about(question, key, question.hash, now);
 }
 
 Answer Prefilter::ask_overflow(const store::Question& question, SteadyTime now) {
@@ -101,6 +93,7 @@ Answer Prefilter::ask_overflow(const store::Question& question, SteadyTime now) 
   shared.definition = question.overflow->definition.get();
   shared.limit_tag = question.overflow->tag;
   shared.key = {};
+  shared.hash = question.overflow->hash;
   shared.overflow = nullptr;
   shared.parts = {};
   shared.lease = 0;  // a flood would take all there is ahead
@@ -111,62 +104,69 @@ Answer Prefilter::ask_overflow(const store::Question& question, SteadyTime now) 
         shared.definition->apply_to_nothing(shared.operation, shared.cost, limiter::TimePoint{});
     answer.is_local = true;
   } else {
-    const store::KeyHash hash = hasher_.hash(shared.limit_tag, shared.key);
-    answer = ask_about(shared, keys_.find(hash), hash, now);
+    answer = ask_about(shared, keys_.find(shared.hash), shared.hash, now);
   }
   answer.by_overflow = true;
   return answer;
 }
 
-Answer Prefilter::ask_about(const store::Question& question, KnownKey* key, const store::KeyHash& hash,
+// Answers are made where the caller wants them: each of these returns one variable, or what another returns.
+Answer Prefilter::ask_bound(const store::Question& question, KnownKey* key, const store::KeyHash& hash,
+                            SteadyTime now) {
+  Answer answer =
+      may_refuse(key) ? refuse(*key, question.operation, *question.definition, question.cost, now) : Answer{};
+  if (answer.status != Answer::Status::decided) answer = enqueue(question, key, hash, now);
+  return answer;
+}
+
+Answer Prefilter::ask_lease(const store::Question& question, KnownKey& key, const store::KeyHash& hash,
                             SteadyTime now) {
   Answer answer;
-  if (key != nullptr && key->lease != KnownKey::kNoLease && grant(*key, question, hash, now, answer)) {
-    return answer;
-  }
-  if (may_refuse(key) && refuse(*key, question.operation, *question.definition, question.cost, now, answer)) {
-    return answer;
-  }
-  return enqueue(question, key, hash, now);
+  if (!grant(key, question, hash, now, answer)) answer = ask_bound(question, &key, hash, now);
+  return answer;
 }
 
-std::optional<Decision> Prefilter::refusal(const KnownKey& key, const Definition& definition,
-                                           std::int64_t cost, SteadyTime now) const {
+Answer Prefilter::refuse(const KnownKey& key, Operation operation, const Definition& definition,
+                         std::int64_t cost, SteadyTime now) {
+  if (!asks_to_pass(operation, cost) || key.definition != definition.digest()) return {};
   const auto& time = time_of(key.shard, now);
-  if (!time || time->epoch != key.epoch || key.definition != definition.digest()) return std::nullopt;
-  if (time->now - key.level.at >= trust_) return std::nullopt;
-  auto found =
-      prefilter::refuse(definition, key.level, keys_.tiers_of(key), cost, time->now, time->uncertainty);
+  if (!time || time->epoch != key.epoch || time->now - key.level.at >= trust_) return {};
+  return refuse_at(*time, key, definition, cost);
+}
+
+Answer Prefilter::refuse_at(const store::ShardTime& time, const KnownKey& key, const Definition& definition,
+                            std::int64_t cost) {
+  Answer answer{Answer::Status::decided, false,
+                decide_by_level(definition, key.level, keys_.tiers_of(key), cost, time.now, time.uncertainty),
+                true};
+  if (key.held_us > 0) hold_back(key, definition, cost, time.now, answer.decision);
+  if (answer.decision.verdict == Verdict::ok) {
+    answer.status = Answer::Status::failed;
+  } else {
+    ++refusals_total_;
+  }
+  return answer;
+}
+
+void Prefilter::hold_back(const KnownKey& key, const Definition& definition, std::int64_t cost,
+                          limiter::TimePoint now, Decision& decision) {
   // Our clock may have stepped back behind level.at.
-  const Micros held = key.level.at + Micros{key.held_us} - std::max(time->now, key.level.at);
-  if (held.count() <= 0 || cost < key.held_cost) return found;
-  if (!found) {
+  const Micros held = key.level.at + Micros{key.held_us} - std::max(now, key.level.at);
+  if (held.count() <= 0 || cost < key.held_cost) return;
+  if (decision.verdict == Verdict::ok) {
     // The bound alone would let it pass: what the level says, but for the verdict.
     const limiter::Tier& tier = definition.tiers()[key.level.tier];
-    found = Decision{.verdict = Verdict::limited,
-                     .capacity = tier.capacity(),
-                     .retry_after = held,
-                     .reset_after = held,
-                     .window = tier.window(),
-                     .more_after = held,
-                     .tier = key.level.tier};
-    definition.judge(*found);
+    decision = Decision{.verdict = Verdict::limited,
+                        .capacity = tier.capacity(),
+                        .retry_after = held,
+                        .reset_after = held,
+                        .window = tier.window(),
+                        .more_after = held,
+                        .tier = key.level.tier};
+    definition.judge(decision);
     ++held_total_;
   }
-  found->retry_after = std::max(found->retry_after, held);
-  return found;
-}
-
-bool Prefilter::refuse(const KnownKey& key, Operation operation, const Definition& definition,
-                       std::int64_t cost, SteadyTime now, Answer& answer) {
-  if (!asks_to_pass(operation, cost)) return false;
-  const auto decision = refusal(key, definition, cost, now);
-  if (!decision) return false;
-  ++refusals_total_;
-  answer.status = Answer::Status::decided;
-  answer.decision = *decision;
-  answer.is_local = true;
-  return true;
+  decision.retry_after = std::max(decision.retry_after, held);
 }
 
 Prefilter::QueueIndex Prefilter::take_queue(const store::KeyHash& hash, std::string_view limit_tag,
@@ -225,9 +225,9 @@ Answer Prefilter::enqueue(const store::Question& question, KnownKey* key, const 
     const bool may_be_known = !has_budget(question) || question.makes_known();
     if (may_be_known) key = keys_.insert(hash);
     const std::uint32_t shard =
-        of_parts == nullptr ? store_.shard_of(question.limit_tag, question.key)
-                            : store_.shard_of(of_parts->limit_tag, question.key,
-                                              part_at(*of_parts, question.key, of_parts->refused_parts));
+        of_parts == nullptr
+            ? store_.shard_of(question.limit_tag, question.key)
+            : store_.shard_of(of_parts->limit_tag, question.key, part_at(*of_parts, of_parts->refused_parts));
     if (key == nullptr) {
       // Or all that could make room have queues: asked without being known.
       const QueueIndex index = take_queue(hash, question.limit_tag, question.key, shard);
@@ -270,6 +270,7 @@ Answer Prefilter::wait_in(QueueIndex index, const store::Question& question, con
   if (of_parts != nullptr) {
     waiter.parts = of_parts->parts;
     waiter.limit_tag = of_parts->limit_tag;
+    waiter.hash = of_parts->hash;
     waiter.refused_parts = of_parts->refused_parts;
   }
   push(index, waiter);
@@ -529,10 +530,11 @@ void Prefilter::filter_waiting(QueueIndex index, SteadyTime now) {
   queue.waiting_cost = 0;
   queue.has_refund_waiting = false;
   for (const Waiter& waiter : waiters) {
-    Answer answer;
     const bool has_left = !sink_->is_waiting(waiter.ticket);
-    const bool is_refused = !has_left && key != nullptr && !queue.has_refund_waiting &&
-                            refuse(*key, waiter.operation, *waiter.definition, waiter.cost, now, answer);
+    const bool may_be_refused = !has_left && key != nullptr && !queue.has_refund_waiting;
+    Answer answer =
+        may_be_refused ? refuse(*key, waiter.operation, *waiter.definition, waiter.cost, now) : Answer{};
+    const bool is_refused = answer.status == Answer::Status::decided;
     if (is_refused && tries_another_part(waiter, queue.key, answer, now)) continue;
     if (has_left || is_refused) {
       static_cast<void>(deliver(waiter, answer, now));
@@ -545,7 +547,7 @@ void Prefilter::filter_waiting(QueueIndex index, SteadyTime now) {
 bool Prefilter::ask_together(std::span<const store::Question> questions) {
   // Keys that are new, or not to be admitted, are asked one by one.
   const bool are_known = std::all_of(questions.begin(), questions.end(), [&](const auto& question) {
-    return !has_budget(question) || keys_.find(hasher_.hash(question.limit_tag, question.key)) != nullptr;
+    return !has_budget(question) || keys_.find(question.hash) != nullptr;
   });
   const bool are_whole = std::all_of(questions.begin(), questions.end(),
                                      [](const auto& question) { return question.parts.empty(); });
@@ -590,17 +592,18 @@ void Prefilter::reset(const store::Question& question, std::function<void(bool)>
     progress->is_forgotten = progress->is_forgotten && is_forgotten;
     if (--progress->open == 0) done(progress->is_forgotten);
   };
-  const auto reset_one = [&](std::uint32_t shard, std::string_view limit_tag) {
-    const store::KeyHash hash = hasher_.hash(limit_tag, question.key);
+  const auto reset_one = [&](std::uint32_t shard, std::string_view limit_tag, const store::KeyHash& hash) {
     // Once it is done: questions that were asked before may be answered until then.
     store_.reset(shard, limit_tag, question.key, [this, hash, on_each](bool is_forgotten) {
       forget(hash);
       on_each(is_forgotten);
     });
   };
-  reset_one(store_.shard_of(question.limit_tag, question.key), question.limit_tag);
-  for (std::size_t i = 0; i < question.parts.size(); ++i)
-    reset_one(store_.shard_of(question.limit_tag, question.key, i), question.parts[i].limit_tag);
+  reset_one(store_.shard_of(question.limit_tag, question.key), question.limit_tag, question.hash);
+  for (std::size_t i = 0; i < question.parts.size(); ++i) {
+    reset_one(store_.shard_of(question.limit_tag, question.key, i), question.parts[i].limit_tag,
+              hash_in_part(question.hash, i));
+  }
 }
 
 void Prefilter::collect(std::vector<stats::Metric>& metrics) const {

@@ -50,7 +50,6 @@ class Prefilter final : public store::Store, private store::SharedSink {
     limiter::Micros hold = std::chrono::milliseconds(100);
     std::size_t max_keys = 262'144;    // known at a time
     std::size_t max_waiting = 65'536;  // queries; beyond, one fails at once
-    store::HashSecret secret{};
   };
 
   Prefilter(store::SharedStore& store, const Options& options);
@@ -90,10 +89,11 @@ class Prefilter final : public store::Store, private store::SharedSink {
     const limiter::Definition* definition = nullptr;
     limiter::Operation operation = limiter::Operation::take;
     std::int64_t lease = 0;
-    // Of a limit in parts: all of them, the base's tag, and how many, counted from this host's own, have
-    // refused.
+    // Of a limit in parts: all of them, the base's tag and the key's hash under it, and how many, counted
+    // from this host's own, have refused.
     std::span<const store::Part> parts = {};
     std::string_view limit_tag = {};
+    store::KeyHash hash = {};
     std::uint32_t refused_parts = 0;
     bool by_overflow = false;
   };
@@ -149,21 +149,33 @@ class Prefilter final : public store::Store, private store::SharedSink {
   [[nodiscard]] bool is_waiting(std::uint64_t ticket) const override;
 
   // The shard's time, asked once per turn.
-  [[nodiscard]] const std::optional<store::ShardTime>& time_of(std::uint32_t shard, SteadyTime now) const;
-  // What the key's entry says against it, if it does.
-  [[nodiscard]] std::optional<limiter::Decision> refusal(const KnownKey& key,
-                                                         const limiter::Definition& definition,
-                                                         std::int64_t cost, SteadyTime now) const;
-  // As `refusal`, as an answer, counted. False: it may pass.
-  [[nodiscard]] bool refuse(const KnownKey& key, limiter::Operation operation,
-                            const limiter::Definition& definition, std::int64_t cost, SteadyTime now,
-                            store::Answer& answer);
+  [[nodiscard]] const std::optional<store::ShardTime>& time_of(std::uint32_t shard, SteadyTime now) const {
+    SeenTime& seen = times_[shard];
+    if (seen.asked_at != now) seen = {now, store_.time_of(shard, now)};
+    return seen.time;
+  }
+  // The refusal of what the key's entry speaks against, counted; not decided: it may pass.
+  [[nodiscard]] store::Answer refuse(const KnownKey& key, limiter::Operation operation,
+                                     const limiter::Definition& definition, std::int64_t cost,
+                                     SteadyTime now);
+  [[nodiscard]] store::Answer refuse_at(const store::ShardTime& time, const KnownKey& key,
+                                        const limiter::Definition& definition, std::int64_t cost);
+  // Turns what the entry lets pass into a refusal, or makes a refusal's wait longer, while the key is held.
+  void hold_back(const KnownKey& key, const limiter::Definition& definition, std::int64_t cost,
+                 limiter::TimePoint now, limiter::Decision& decision);
   // Whether the key's entry may speak: behind a refund that waits, nothing is certain.
   [[nodiscard]] bool may_refuse(const KnownKey* key) const {
     return key != nullptr && (key->queue == KnownKey::kNoQueue || !queues_[key->queue].has_refund_waiting);
   }
-  // What `ask` does about a key whose entry, if it has one, is `key`.
+  // What `ask` does about a key whose entry, if it has one, is `key`; then of one that has a lease.
   store::Answer ask_about(const store::Question& question, KnownKey* key, const store::KeyHash& hash,
+                          SteadyTime now) {
+    const bool has_lease = key != nullptr && key->lease != KnownKey::kNoLease;
+    return has_lease ? ask_lease(question, *key, hash, now) : ask_bound(question, key, hash, now);
+  }
+  store::Answer ask_lease(const store::Question& question, KnownKey& key, const store::KeyHash& hash,
+                          SteadyTime now);
+  store::Answer ask_bound(const store::Question& question, KnownKey* key, const store::KeyHash& hash,
                           SteadyTime now);
   // Asks about the one key that all share whom the question's limit does not admit.
   store::Answer ask_overflow(const store::Question& question, SteadyTime now);
@@ -173,7 +185,9 @@ class Prefilter final : public store::Store, private store::SharedSink {
                         SteadyTime now, const Waiter* of_parts = nullptr);
   // Of a limit in parts: asks the next one that may pass it. The answer of the last: what all refuse.
   store::Answer ask_parts(Waiter waiter, std::string_view key, SteadyTime now);
-  [[nodiscard]] std::size_t part_at(const Waiter& waiter, std::string_view key, std::size_t turn) const;
+  // Which part it asks at that turn, and what stands for the key there.
+  [[nodiscard]] static std::size_t part_at(const Waiter& waiter, std::size_t turn);
+  [[nodiscard]] static store::KeyHash hash_in_part(const store::KeyHash& key, std::size_t part);
   // A waiter that its part has refused may be passed by another: true when that is asked.
   [[nodiscard]] bool tries_another_part(const Waiter& waiter, std::string_view key, store::Answer& answer,
                                         SteadyTime now);
@@ -208,7 +222,6 @@ class Prefilter final : public store::Store, private store::SharedSink {
   const limiter::Micros trust_;
   const limiter::Micros hold_;
   const std::size_t max_waiting_;
-  store::KeyHasher hasher_;
   mutable KeyCache keys_;
   store::AnswerSink* sink_ = nullptr;
   mutable std::vector<SeenTime> times_;  // by shard
@@ -224,7 +237,7 @@ class Prefilter final : public store::Store, private store::SharedSink {
   std::size_t waiting_ = 0;             // waiters, asked or not
 
   std::uint64_t refusals_total_ = 0;
-  mutable std::uint64_t held_total_ = 0;
+  std::uint64_t held_total_ = 0;
   std::uint64_t crowded_out_total_ = 0;
   std::uint64_t leased_grants_total_ = 0;
   std::uint64_t leased_total_ = 0;

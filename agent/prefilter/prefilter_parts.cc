@@ -9,21 +9,34 @@ namespace allowd::prefilter {
 using limiter::Operation;
 using store::Answer;
 
-std::size_t Prefilter::part_at(const Waiter& waiter, std::string_view key, std::size_t turn) const {
-  // Hosts begin at different parts, each always at the same one.
-  return (hasher_.hash(waiter.limit_tag, key).high + turn) % waiter.parts.size();
+std::size_t Prefilter::part_at(const Waiter& waiter, std::size_t turn) {
+  // Hosts, whose secrets differ, begin at different parts, each always at the same one.
+  return (waiter.hash.high + turn) % waiter.parts.size();
+}
+
+store::KeyHash Prefilter::hash_in_part(const store::KeyHash& key, std::size_t part) {
+  constexpr std::uint64_t kFarApart = 0x9e3779b97f4a7c15;  // odd: no two parts have one salt
+  return key.salted((part + 1) * kFarApart);
 }
 
 Answer Prefilter::ask_parts(Waiter waiter, std::string_view key, SteadyTime now) {
   Answer refused;
   for (; waiter.refused_parts < waiter.parts.size(); ++waiter.refused_parts) {
-    const store::Part& part = waiter.parts[part_at(waiter, key, waiter.refused_parts)];
-    store::Question question{waiter.operation, part.definition.get(), part.limit_tag,  key,
-                             waiter.cost,      waiter.ticket,         waiter.deadline, 0};
-    const store::KeyHash hash = hasher_.hash(part.limit_tag, key);
+    const std::size_t index = part_at(waiter, waiter.refused_parts);
+    const store::Part& part = waiter.parts[index];
+    const store::KeyHash hash = hash_in_part(waiter.hash, index);
+    const store::Question question{.operation = waiter.operation,
+                                   .definition = part.definition.get(),
+                                   .limit_tag = part.limit_tag,
+                                   .key = key,
+                                   .cost = waiter.cost,
+                                   .ticket = waiter.ticket,
+                                   .deadline = waiter.deadline,
+                                   .hash = hash};
     KnownKey* known = keys_.find(hash);
-    Answer answer;
-    if (!may_refuse(known) || !refuse(*known, waiter.operation, *part.definition, waiter.cost, now, answer)) {
+    Answer answer =
+        may_refuse(known) ? refuse(*known, waiter.operation, *part.definition, waiter.cost, now) : Answer{};
+    if (answer.status != Answer::Status::decided) {
       answer = enqueue(question, known, hash, now, &waiter);
       if (answer.status != Answer::Status::decided) return answer;
     }

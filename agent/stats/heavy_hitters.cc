@@ -84,14 +84,4 @@ void HeavyHitters::take_out_of_index(std::size_t place) {
   index_[gap] = kNone;
 }
 
-void HeavyHitters::name(std::size_t place, std::string_view limit, std::string_view key) {
-  details_[place].limit.keep(limit);
-  details_[place].key.keep(key);
-}
-
-void HeavyHitters::name(std::size_t place, std::string_view limit, const KeptName& key) {
-  details_[place].limit.keep(limit);
-  details_[place].key = key;
-}
-
 }  // namespace allowd::stats

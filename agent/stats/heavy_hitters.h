@@ -39,6 +39,7 @@ class KeptName {
   KeptName() = default;
   explicit KeptName(std::string_view bytes) { keep(bytes); }
   void keep(std::string_view bytes);
+  void keep(const KeptName& other) { *this = other; }
 
   [[nodiscard]] std::string_view kept() const { return {bytes_.data(), size_}; }
   [[nodiscard]] bool is_cut() const { return is_cut_; }
@@ -63,13 +64,13 @@ class HeavyHitters {
 
   HeavyHitters() { clear(); }
 
-  // `Name` is what KeptName is made of, or one: needed only for a key that has no counter yet.
-  template <class Name>
-  void count(std::uint64_t id, std::string_view limit, const Name& key) {
+  // The names are what KeptName is made of, or such: needed only for a key that has no counter yet.
+  template <class LimitName, class KeyName>
+  [[gnu::always_inline]] void count(std::uint64_t id, const LimitName& limit, const KeyName& key) {
     ++total_;
     for (std::size_t at = home_of(id);; at = after(at)) {
       const std::uint16_t place = index_[at];
-      if (place == kNone) return name(take_counter(id), limit, key);
+      if (place == kNone) return begin_to_count(id, limit, key);
       if (counters_[place].id == id) {
         ++counters_[place].count;
         return;
@@ -109,8 +110,12 @@ class HeavyHitters {
   [[nodiscard]] std::size_t take_counter(std::uint64_t id);
   [[nodiscard]] std::size_t find_smallest();
   void take_out_of_index(std::size_t place);
-  void name(std::size_t place, std::string_view limit, std::string_view key);
-  void name(std::size_t place, std::string_view limit, const KeptName& key);
+  template <class LimitName, class KeyName>
+  [[gnu::noinline]] void begin_to_count(std::uint64_t id, const LimitName& limit, const KeyName& key) {
+    Details& details = details_[take_counter(id)];
+    details.limit.keep(limit);
+    details.key.keep(key);
+  }
 
   std::array<std::uint16_t, kSlots> index_;  // open addressing, linear probing
   std::array<Counter, kCounters> counters_;

@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "agent/stats/hot_keys.h"
 
-#define XXH_INLINE_ALL
-#include <xxhash.h>
-
 #include <algorithm>
 #include <tuple>
 #include <utility>
@@ -15,12 +12,7 @@ void HotKeys::Window::clear() {
   refusals.clear();
 }
 
-HotKeys::HotKeys(std::uint64_t seed)
-    : seed_(seed), current_(std::make_unique<Window>()), previous_(std::make_unique<Window>()) {}
-
-std::uint64_t HotKeys::id_of(const LimitLabel& limit, std::string_view key) const {
-  return XXH3_64bits_withSeed(key.data(), key.size(), seed_) ^ limit.hash;
-}
+HotKeys::HotKeys() : current_(std::make_unique<Window>()), previous_(std::make_unique<Window>()) {}
 
 void HotKeys::turn_over(Time now) {
   if (!first_) {
@@ -35,21 +27,13 @@ void HotKeys::turn_over(Time now) {
   window_end_ += kWindow * (skipped + 1);
 }
 
-void HotKeys::count(const LimitLabel& limit, std::string_view key, bool is_refused, Time now) {
-  const std::uint64_t id = id_of(limit, key);
-  Window& window = window_at(now);
-  window.queries.count(id, limit.name, key);
-  if (is_refused) window.refusals.count(id, limit.name, key);
+HotKeys::Asked HotKeys::count_query(const Subject& subject, Time now) {
+  window_at(now).queries.count(subject.id, subject.limit, subject.key);
+  return {subject.id, KeptName(subject.key)};
 }
 
-HotKeys::Asked HotKeys::count_query(const LimitLabel& limit, std::string_view key, Time now) {
-  const std::uint64_t id = id_of(limit, key);
-  window_at(now).queries.count(id, limit.name, key);
-  return {id, KeptName(key)};
-}
-
-void HotKeys::count_refusal(const LimitLabel& limit, const Asked& asked, Time now) {
-  window_at(now).refusals.count(asked.id, limit.name, asked.key);
+void HotKeys::count_refusal(const KeptName& limit, const Asked& asked, Time now) {
+  window_at(now).refusals.count(asked.id, limit, asked.key);
 }
 
 HotKeys::Report HotKeys::report(By by, std::size_t rows, Time now) const {

@@ -8,6 +8,9 @@
 // for that long, and the sketch's bounds hold for their sums: count - error <= truth <= count, error <= total
 // / 512.
 //
+// Keys are told apart by the caller's hash of limit and key: it should depend on a secret, so that outsiders
+// cannot aim at collisions of its 64 bits.
+//
 // Memory     Four sketches, some 350 KiB, allocated once.
 // Time       An argument. One that steps back counts for the minute that was reached.
 // Threads    One.
@@ -26,18 +29,18 @@
 
 namespace allowd::stats {
 
-// A limit as keys are counted under it. `hash` tells limits apart, `name` is what people read.
-struct LimitLabel {
-  std::uint64_t hash = 0;
-  std::string_view name;  // borrowed
-};
-
 class HotKeys {
  public:
   using Time = std::chrono::time_point<std::chrono::steady_clock, std::chrono::microseconds>;
 
   static constexpr std::chrono::seconds kWindow{60};
 
+  // A key of a limit. All is borrowed.
+  struct Subject {
+    std::uint64_t id;  // of this limit and key
+    const KeptName& limit;
+    std::string_view key;
+  };
   // A key that was asked about and is not decided yet.
   struct Asked {
     std::uint64_t id = 0;
@@ -58,14 +61,17 @@ class HotKeys {
     std::vector<Row> rows;              // the largest counts first
   };
 
-  // `seed` should be random: it keeps outsiders from aiming at collisions of the 64-bit ids.
-  explicit HotKeys(std::uint64_t seed);
+  HotKeys();
 
   // A query that was decided at once.
-  void count(const LimitLabel& limit, std::string_view key, bool is_refused, Time now);
+  void count(const Subject& subject, bool is_refused, Time now) {
+    Window& window = window_at(now);
+    window.queries.count(subject.id, subject.limit, subject.key);
+    if (is_refused) window.refusals.count(subject.id, subject.limit, subject.key);
+  }
   // A query whose decision comes later, and then its refusal, if it is one.
-  [[nodiscard]] Asked count_query(const LimitLabel& limit, std::string_view key, Time now);
-  void count_refusal(const LimitLabel& limit, const Asked& asked, Time now);
+  [[nodiscard]] Asked count_query(const Subject& subject, Time now);
+  void count_refusal(const KeptName& limit, const Asked& asked, Time now);
 
   // At most `rows` of the hottest keys.
   [[nodiscard]] Report report(By by, std::size_t rows, Time now) const;
@@ -77,14 +83,12 @@ class HotKeys {
     void clear();
   };
 
-  [[nodiscard]] std::uint64_t id_of(const LimitLabel& limit, std::string_view key) const;
   [[nodiscard]] Window& window_at(Time now) {
     if (now >= window_end_) turn_over(now);
     return *current_;
   }
   void turn_over(Time now);
 
-  const std::uint64_t seed_;
   std::unique_ptr<Window> current_;
   std::unique_ptr<Window> previous_;
   std::optional<Time> first_;      // when counting began

@@ -44,9 +44,6 @@ class DecisionCounters {
 
 class Registry {
  public:
-  // `seed`: see HotKeys. Only tests do without a random one.
-  explicit Registry(std::uint64_t seed = 0) : hot_keys_(seed) {}
-
   // The counters of that limit and tier, made on first use. Labels must come from the config, never from
   // keys.
   DecisionCounters& decisions_of(std::string_view limit, std::string_view tier);

@@ -19,4 +19,8 @@ KeyHash KeyHasher::hash(std::uint64_t seed, std::string_view key) {
   return {digest.low64, digest.high64};
 }
 
+KeyHash hash_openly(std::string_view limit_tag, std::string_view key) {
+  return KeyHasher::hash(XXH3_64bits(limit_tag.data(), limit_tag.size()), key);
+}
+
 }  // namespace allowd::store

@@ -19,6 +19,7 @@
 
 #include "agent/limiter/definition.h"
 #include "agent/stats/metric.h"
+#include "agent/store/key_hash.h"
 
 namespace allowd::store {
 
@@ -54,6 +55,7 @@ struct Overflow {
   KeyBudget* budget = nullptr;  // null: all are admitted
   limiter::DefinitionPtr definition;
   std::string tag;  // its limit_tag; its key is ""
+  KeyHash hash = hash_openly(tag, "");
 };
 
 struct Question {
@@ -68,6 +70,8 @@ struct Question {
   const Overflow* overflow = nullptr;  // null: without room, keys share the state of `definition`
   bool is_about_overflow = false;      // rather than about the key
   std::span<const Part> parts = {};    // a shared store asks these in place of the definition, largest first
+  // Stands for tag and key. Who lets strangers choose them makes it under a secret.
+  KeyHash hash = hash_openly(limit_tag, key);
 
   // Whether a store that does not know the key would keep it from now on.
   [[nodiscard]] bool makes_known() const {

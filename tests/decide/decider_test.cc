@@ -143,6 +143,8 @@ TEST_CASE("decider: a question goes to the store as the query says, and its answ
   CHECK(asked.operation == Operation::take);
   CHECK(asked.limit_tag == "n4:open:");
   CHECK(asked.key == std::string("a\0b", 3));
+  const Limit& limit = **scene.table.find("open");
+  CHECK(asked.hash == limit.hash_of(asked.key).salted(limit.base().salt));
   CHECK(asked.cost == 3);
   CHECK(asked.at == at(1s));
   CHECK(scene.fake.is_waiting(asked));

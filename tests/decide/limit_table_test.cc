@@ -208,6 +208,42 @@ TEST_CASE("limit table: the longest override decides, before a plan, before the 
   CHECK_FALSE(api.has_plan(""));
 }
 
+TEST_CASE(
+    "limit table: a key is hashed under a secret, apart from those of other limits and kinds of state") {
+  stats::Registry registry;
+  const config::Config config = config_of(
+      "[limits.api]\nrate = \"1/s\"\n[limits.apis]\nrate = \"1/s\"\n[limits.api.overrides]\n"
+      "log = { rate = \"5/min\", algorithm = \"sliding_log\" }\nlogs = { rate = \"9/min\", algorithm = "
+      "\"sliding_log\" }\n");
+  const store::HashSecret secret{1, 2, 3, 4};
+  LimitTable table(config, registry, secret);
+  std::string encoded;
+  auto brought = table.find_or_parse(definition("api", "1/s", encoded));
+  REQUIRE(brought);
+  std::set<store::KeyHash> hashes;
+  for (const Limit* limit : {table.find("api")->get(), table.find("apis")->get(), brought->get()}) {
+    for (const char* key : {"", "k", "l", "log"}) {
+      CHECK(hashes.insert(limit->hash_of(key)).second);
+      CHECK(hashes.insert(limit->hash_of(key).salted(limit->rule_for(key, "").salt)).second);
+    }
+    if (limit->overflow() != nullptr) CHECK(hashes.insert(limit->overflow()->hash).second);
+  }
+  const Limit& api = **table.find("api");
+  CHECK(api.rule_for("log", "").salt != api.base().salt);
+  CHECK(api.rule_for("log", "").salt == api.rule_for("logs", "").salt);  // one kind of state
+  for (const KeptAs& kept : api.kept_as()) {
+    if (kept.tag == api.base().tag) CHECK(kept.salt == api.base().salt);
+  }
+  // What is kept of a key is found again after a reload, and by nobody who does not know the secret.
+  const store::KeyHash before = api.hash_of("k");
+  const std::uint64_t salt = api.base().salt;
+  table.load(config);
+  CHECK((*table.find("api"))->hash_of("k") == before);
+  CHECK((*table.find("api"))->base().salt == salt);
+  const LimitTable other(config, registry, {1, 2, 3, 5});
+  CHECK((*other.find("api"))->hash_of("k") != before);
+}
+
 TEST_CASE("limit table: loading replaces all limits, and who holds one keeps it") {
   stats::Registry registry;
   LimitTable table(config_of("[limits.a]\nrate = \"1/s\"\n[limits.b]\nrate = \"1/s\"\n"), registry);

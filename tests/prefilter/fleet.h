@@ -77,7 +77,7 @@ class Fleet {
  private:
   struct Host final : store::AnswerSink {
     Host(SharedKeys& keys, std::uint64_t number)
-        : store(keys, 4), prefilter(store, {.secret = {number, 2, 3, 4}}) {
+        : hash(store::KeyHasher::hash(number, "user")), store(keys, 4), prefilter(store, {}) {
       store.offset = std::chrono::seconds(1'700'000'000);
       prefilter.attach(*this);
     }
@@ -88,6 +88,7 @@ class Fleet {
     }
     bool is_waiting(std::uint64_t ticket) const override { return open.contains(ticket); }
 
+    store::KeyHash hash;  // of the key, another one on each host
     FakeSharedStore store;
     prefilter::Prefilter prefilter;
     std::deque<store::SteadyTime> asked_at;
@@ -107,7 +108,8 @@ class Fleet {
                                    lease_,
                                    nullptr,
                                    false,
-                                   parts_};
+                                   parts_,
+                                   host.hash};
     const store::Answer answer = host.prefilter.ask(question, now_);
     if (answer.status == store::Answer::Status::promised) {
       host.open.insert(host.last);

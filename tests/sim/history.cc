@@ -362,10 +362,8 @@ class History {
       default: {
         const DefinitionPtr& definition = definitions_[agent.definition];
         const std::string tag = tag_of(*definition);
-        store::Question question;
-        question.definition = definition.get();
-        question.limit_tag = tag;
-        question.key = kNames[random_.between(0, kKeys - 1)];
+        const store::Question question{
+            .definition = definition.get(), .limit_tag = tag, .key = kNames[random_.between(0, kKeys - 1)]};
         agent.prefilter.reset(question, [](bool) {});
       }
     }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "agent/stats/hot_keys.h"
 
+#include <functional>
 #include <map>
 #include <random>
 #include <set>
@@ -16,11 +17,14 @@ using By = HotKeys::By;
 
 constexpr HotKeys::Time at(std::chrono::microseconds since_start) { return HotKeys::Time{since_start}; }
 
-const LimitLabel kApi{0x1234, "api"};
-const LimitLabel kLogin{0x5678, "login"};
+const KeptName kApi("api"), kLogin("login");
+
+HotKeys::Subject subject(const KeptName& limit, std::string_view key) {
+  return {std::hash<std::string>{}(std::string(limit.kept()) + ":" + std::string(key)), limit, key};
+}
 
 void count(HotKeys& hot, std::string_view key, int times, HotKeys::Time now, bool is_refused = false) {
-  for (int i = 0; i < times; ++i) hot.count(kApi, key, is_refused, now);
+  for (int i = 0; i < times; ++i) hot.count(subject(kApi, key), is_refused, now);
 }
 
 std::map<std::string, std::uint64_t> counts(const HotKeys& hot, HotKeys::Time now, By by = By::queries) {
@@ -31,7 +35,7 @@ std::map<std::string, std::uint64_t> counts(const HotKeys& hot, HotKeys::Time no
 }
 
 TEST_CASE("hot keys: before the first query there is nothing to report") {
-  const HotKeys hot(1);
+  const HotKeys hot;
   const auto report = hot.report(By::queries, 10, at(1h));
   CHECK(report.rows.empty());
   CHECK(report.total == 0);
@@ -39,7 +43,7 @@ TEST_CASE("hot keys: before the first query there is nothing to report") {
 }
 
 TEST_CASE("hot keys: queries and refusals are ranked apart, the largest first") {
-  HotKeys hot(1);
+  HotKeys hot;
   count(hot, "busy", 5, at(1s));
   count(hot, "rejected", 3, at(1s), true);
   count(hot, "quiet", 1, at(1s));
@@ -63,10 +67,10 @@ TEST_CASE("hot keys: queries and refusals are ranked apart, the largest first") 
 }
 
 TEST_CASE("hot keys: a key counts by limit") {
-  HotKeys hot(1);
-  hot.count(kApi, "k", false, at(1s));
-  hot.count(kLogin, "k", false, at(1s));
-  hot.count(kLogin, "k", false, at(1s));
+  HotKeys hot;
+  hot.count(subject(kApi, "k"), false, at(1s));
+  hot.count(subject(kLogin, "k"), false, at(1s));
+  hot.count(subject(kLogin, "k"), false, at(1s));
   const auto report = hot.report(By::queries, 10, at(1s));
   REQUIRE(report.rows.size() == 2);
   CHECK(report.rows[0].limit.kept() == "login");
@@ -75,13 +79,13 @@ TEST_CASE("hot keys: a key counts by limit") {
 }
 
 TEST_CASE("hot keys: a refusal that is known later counts for the key that was asked about") {
-  HotKeys hot(1);
+  HotKeys hot;
   const std::string key(1024, 'k');
-  const HotKeys::Asked asked = hot.count_query(kApi, key, at(1s));
+  const HotKeys::Asked asked = hot.count_query(subject(kApi, key), at(1s));
   CHECK(hot.report(By::queries, 10, at(1s)).total == 1);
   CHECK(hot.report(By::refusals, 10, at(1s)).total == 0);
   hot.count_refusal(kApi, asked, at(2s));
-  hot.count(kApi, key, true, at(3s));
+  hot.count(subject(kApi, key), true, at(3s));
   const auto refusals = hot.report(By::refusals, 10, at(3s));
   REQUIRE(refusals.rows.size() == 1);
   CHECK(refusals.rows[0].count == 2);
@@ -90,7 +94,7 @@ TEST_CASE("hot keys: a refusal that is known later counts for the key that was a
 }
 
 TEST_CASE("hot keys: keys that differ only beyond what is kept are counted apart") {
-  HotKeys hot(1);
+  HotKeys hot;
   const std::string front(300, 'k');
   count(hot, front + "a", 2, at(1s));
   count(hot, front + "b", 1, at(1s));
@@ -101,7 +105,7 @@ TEST_CASE("hot keys: keys that differ only beyond what is kept are counted apart
 }
 
 TEST_CASE("hot keys: a query is reported for one to two minutes, whoever else asks") {
-  HotKeys hot(1);
+  HotKeys hot;
   count(hot, "first", 1, at(10s));
   count(hot, "old", 4, at(69s));
   count(hot, "old", 3, at(70s));  // the next minute begins
@@ -133,8 +137,8 @@ TEST_CASE("hot keys: a query is reported for one to two minutes, whoever else as
 }
 
 TEST_CASE("hot keys: refusals age as queries do, and a late one counts when it is known") {
-  HotKeys hot(1);
-  const HotKeys::Asked asked = hot.count_query(kApi, "k", at(0s));
+  HotKeys hot;
+  const HotKeys::Asked asked = hot.count_query(subject(kApi, "k"), at(0s));
   hot.count_refusal(kApi, asked, at(60s));
   CHECK(counts(hot, at(179s), By::refusals).at("k") == 1);
   CHECK(counts(hot, at(180s), By::refusals).empty());
@@ -142,7 +146,7 @@ TEST_CASE("hot keys: refusals age as queries do, and a late one counts when it i
 }
 
 TEST_CASE("hot keys: time that steps back counts for the minute that was reached") {
-  HotKeys hot(1);
+  HotKeys hot;
   count(hot, "k", 1, at(100s));
   count(hot, "k", 1, at(50s));
   CHECK(counts(hot, at(100s)).at("k") == 2);
@@ -151,10 +155,10 @@ TEST_CASE("hot keys: time that steps back counts for the minute that was reached
 
 TEST_CASE("hot keys: the bounds hold for the sums of two minutes") {
   std::mt19937_64 random(5);
-  HotKeys hot(9);
+  HotKeys hot;
   std::map<std::string, std::uint64_t> truth;
   const auto ask = [&](const std::string& key, HotKeys::Time now) {
-    hot.count(kApi, key, true, now);
+    hot.count(subject(kApi, key), true, now);
     ++truth[key];
   };
   // Some keys are hot in both minutes, some in one of them; both are flooded by keys that hardly return.

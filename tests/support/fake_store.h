@@ -26,6 +26,7 @@ class FakeStore final : public store::Store {
     std::int64_t cost;
     std::uint64_t ticket;
     store::SteadyTime at;
+    store::KeyHash hash;
   };
 
   Mode mode = Mode::later;
@@ -62,7 +63,7 @@ class FakeStore final : public store::Store {
   store::Answer ask(const store::Question& question, store::SteadyTime now) override {
     asked.push_back({question.operation, question.definition->shared_from_this(),
                      std::string(question.limit_tag), std::string(question.key), question.cost,
-                     question.ticket, now});
+                     question.ticket, now, question.hash});
     if (mode == Mode::fail) return {};
     if (mode == Mode::later && !local) return {store::Answer::Status::promised, false, {}};
     const bool fits = question.cost <= question.definition->bucket().burst();
@@ -78,7 +79,8 @@ class FakeStore final : public store::Store {
                        std::string(question.key),
                        question.cost,
                        question.ticket,
-                       {}});
+                       {},
+                       question.hash});
     }
     return true;
   }

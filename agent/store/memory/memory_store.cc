@@ -35,16 +35,15 @@ Answer MemoryStore::decide(const Question& question, limiter::TimePoint now) {
 }
 
 Answer MemoryStore::decide_one(const Question& question, limiter::TimePoint now) {
-  const KeyHash key_hash = hasher_.hash(question.limit_tag, question.key);
-  KeyEntry* entry = table_.find(key_hash);
+  KeyEntry* entry = table_.find(question.hash);
   if (entry == nullptr) {
-    if (!table_.has_room(key_hash, now)) return decide_without_room(question, now);
+    if (!table_.has_room(question.hash, now)) return decide_without_room(question, now);
     if (!is_admitted(question, now)) return decide_by_overflow(question, now);
     limiter::TierState state;
     const Answer answer{Answer::Status::decided, false,
                         question.definition->apply({&state, 1}, question.operation, question.cost, now)};
     // Only a charge makes a key known.
-    if (state.exists()) *table_.insert(key_hash, now) = {state, leaves_at(state, now, answer.decision)};
+    if (state.exists()) *table_.insert(question.hash, now) = {state, leaves_at(state, now, answer.decision)};
     return answer;
   }
   const Answer answer{Answer::Status::decided, false,
@@ -64,19 +63,13 @@ void MemoryStore::keep(KeyEntry& entry, limiter::TimePoint now, const limiter::D
   entry.leaves_at = std::max(entry.leaves_at, leaves_at(entry.state, now, decision));
 }
 
-std::uint64_t MemoryStore::seed_of(std::uint64_t tag_hash, const limiter::Tier& tier) const {
-  // An odd factor: what the tag's hash distinguishes stays distinguished.
-  return tag_hash * 0x9e3779b97f4a7c15 + hasher_.seed(tier.identity());
-}
-
 Answer MemoryStore::decide_tiers(const Question& question, limiter::TimePoint now) {
   const std::vector<limiter::Tier>& tiers = question.definition->tiers();
-  const std::uint64_t tag_hash = hasher_.seed(question.limit_tag);
   std::array<KeyHash, limiter::Definition::kMaxTiers> hashes;
   std::array<limiter::TierState, limiter::Definition::kMaxTiers> states{};
   std::size_t unknown = 0;
   for (std::size_t i = 0; i < tiers.size(); ++i) {
-    hashes[i] = KeyHasher::hash(seed_of(tag_hash, tiers[i]), question.key);
+    hashes[i] = hash_of(question.hash, tiers[i]);
     if (const KeyEntry* entry = table_.find(hashes[i])) {
       states[i] = entry->state;
     } else {
@@ -105,7 +98,7 @@ Answer MemoryStore::decide_tiers(const Question& question, limiter::TimePoint no
 }
 
 Answer MemoryStore::decide_log(const Question& question, limiter::TimePoint now) {
-  const KeyHash key_hash = hasher_.hash(question.limit_tag, question.key);
+  const KeyHash& key_hash = question.hash;
   // As much as the log can ever hold: what has been admitted may grow without asking again.
   const auto most = static_cast<std::size_t>(question.definition->log().rate().count);
   const std::size_t places = 2 + most * sizeof(limiter::Stamp) / sizeof(std::pair<KeyHash, KeyEntry>);
@@ -162,17 +155,14 @@ Answer MemoryStore::decide_by_overflow(const Question& question, limiter::TimePo
   return answer;
 }
 
-void MemoryStore::forget(const limiter::Definition& definition, std::string_view limit_tag,
-                         std::string_view key) {
-  const std::uint64_t tag_hash = hasher_.seed(limit_tag);
-  const auto log = logs_.find(KeyHasher::hash(tag_hash, key));
+void MemoryStore::forget(const limiter::Definition& definition, const KeyHash& hash) {
+  const auto log = logs_.find(hash);
   if (log != logs_.end()) {
     table_.take_places(0, log->second.places);
     logs_.erase(log);
   }
-  table_.erase(KeyHasher::hash(tag_hash, key));
-  for (const limiter::Tier& tier : definition.tiers())
-    table_.erase(KeyHasher::hash(seed_of(tag_hash, tier), key));
+  table_.erase(hash);
+  for (const limiter::Tier& tier : definition.tiers()) table_.erase(hash_of(hash, tier));
 }
 
 void MemoryStore::sweep_logs(std::size_t count, limiter::TimePoint now) {

@@ -33,7 +33,7 @@ class MemoryStore final : public Store {
   Answer decide(const Question& question, limiter::TimePoint now);
 
   // Forgets all use of a key, whatever it was counted by.
-  void forget(const limiter::Definition& definition, std::string_view limit_tag, std::string_view key);
+  void forget(const limiter::Definition& definition, const KeyHash& hash);
 
   // Forgets some of the keys that have been full for a minute. Call twice a second: each key is looked at
   // about once a minute, in steps of well under a millisecond. False: nothing is left to sweep.
@@ -45,7 +45,7 @@ class MemoryStore final : public Store {
   }
   [[nodiscard]] bool ask_together(std::span<const Question>) override { return false; }
   void reset(const Question& question, std::function<void(bool)> done) override {
-    forget(*question.definition, question.limit_tag, question.key);
+    forget(*question.definition, question.hash);
     done(true);
   }
   [[nodiscard]] std::string describe_shards() const override { return "# name\nmemory\n"; }
@@ -72,7 +72,10 @@ class MemoryStore final : public Store {
     limiter::LogState stamps;
   };
 
-  [[nodiscard]] std::uint64_t seed_of(std::uint64_t tag_hash, const limiter::Tier& tier) const;
+  // Of a key's tier.
+  [[nodiscard]] KeyHash hash_of(const KeyHash& key, const limiter::Tier& tier) const {
+    return key.salted(hasher_.seed(tier.identity()));
+  }
   // A key that is not there: whether its limit admits it.
   [[nodiscard]] bool is_admitted(const Question& question, limiter::TimePoint now) const {
     return question.is_admitted(SteadyTime{now.time_since_epoch() - epoch_offset_});

@@ -293,8 +293,8 @@ TEST_CASE("memory store: what is forgotten starts anew, whatever it was counted 
     CHECK(is_forgotten);
     CHECK(take(store, definition, "x", 3, 1s).decision.verdict == Verdict::ok);
     CHECK(take(store, definition, "other", 1, 1s).decision.verdict == Verdict::limited);
-    store.forget(*definition, kTag, "x");
-    store.forget(*definition, kTag, "other");
+    store.forget(*definition, hash_openly(kTag, "x"));
+    store.forget(*definition, hash_openly(kTag, "other"));
   }
   CHECK(store.is_empty());
 }
