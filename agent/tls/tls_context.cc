@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: MIT
+#include "agent/tls/tls_context.h"
+
+#include <openssl/err.h>
+#include <openssl/pem.h>
+#include <openssl/ssl.h>
+#include <openssl/x509.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <system_error>
+#include <utility>
+
+#include "agent/tls/tls_error.h"
+
+namespace allowd::tls {
+namespace {
+
+namespace fs = std::filesystem;
+
+Error cannot(std::string_view option, std::string_view path, std::string_view why) {
+  std::string text(option);
+  return {Error::Code::bad_request, text.append(": ").append(path).append(": ").append(why)};
+}
+
+// What keeps a file from being read, in the system's words rather than in OpenSSL's.
+Failure check_readable(std::string_view option, const std::string& path) {
+  struct stat found {};
+  if (::stat(path.c_str(), &found) != 0) return cannot(option, path, std::generic_category().message(errno));
+  if (S_ISDIR(found.st_mode)) return cannot(option, path, "is a directory");
+  errno = 0;
+  if (!std::ifstream(path, std::ios::binary))
+    return cannot(option, path, std::generic_category().message(errno));
+  return {};
+}
+
+// The queue's first reason, where `what` was to be found in a file.
+std::string missing_or_reason(std::string_view what) {
+  const unsigned long first = ERR_peek_error();
+  const int lib = ERR_GET_LIB(first), reason = ERR_GET_REASON(first);
+  const bool is_absent = (lib == ERR_LIB_PEM && reason == PEM_R_NO_START_LINE) ||
+                         (lib == ERR_LIB_X509 && reason == X509_R_NO_CERTIFICATE_OR_CRL_FOUND) ||
+                         reason == ERR_R_UNSUPPORTED;
+  std::string text = take_reason();
+  return is_absent ? std::string("holds no ").append(what).append(" in PEM form") : text;
+}
+
+// OpenSSL would ask the terminal.
+int refuse_passphrase(char*, int, int, void* was_asked) {
+  *static_cast<bool*>(was_asked) = true;
+  return 0;
+}
+
+Failure load_own_certificate(SSL_CTX* context, const TlsOptions& options) {
+  if (auto problem = check_readable("cert_file", options.cert_file)) return problem;
+  if (auto problem = check_readable("key_file", options.key_file)) return problem;
+  if (SSL_CTX_use_certificate_chain_file(context, options.cert_file.c_str()) != 1)
+    return cannot("cert_file", options.cert_file, missing_or_reason("certificate"));
+  bool is_encrypted = false;
+  SSL_CTX_set_default_passwd_cb(context, refuse_passphrase);
+  SSL_CTX_set_default_passwd_cb_userdata(context, &is_encrypted);
+  const bool is_loaded =
+      SSL_CTX_use_PrivateKey_file(context, options.key_file.c_str(), SSL_FILETYPE_PEM) == 1;
+  SSL_CTX_set_default_passwd_cb_userdata(context, nullptr);
+  if (is_encrypted) {
+    ERR_clear_error();
+    return cannot("key_file", options.key_file, "needs a passphrase; the key must have none");
+  }
+  if (!is_loaded) {
+    const unsigned long first = ERR_peek_error();
+    if (ERR_GET_LIB(first) == ERR_LIB_X509 && ERR_GET_REASON(first) == X509_R_KEY_VALUES_MISMATCH) {
+      ERR_clear_error();
+      return cannot("key_file", options.key_file, "is not the key of the certificate in cert_file");
+    }
+    return cannot("key_file", options.key_file, missing_or_reason("private key"));
+  }
+  return {};
+}
+
+std::string from_environment_or(const char* variable, const char* otherwise) {
+  const char* set = std::getenv(variable);
+  return set != nullptr ? set : otherwise;
+}
+
+// "5ad8a5d6.0": what c_rehash and update-ca-certificates call a certificate in a directory.
+bool is_hashed_name(std::string_view name) {
+  constexpr std::size_t kDigits = 8;
+  return name.size() > kDigits + 1 && name[kDigits] == '.' &&
+         name.find_first_not_of("0123456789abcdef") == kDigits &&
+         name.find_first_not_of("0123456789", kDigits + 1) == std::string_view::npos;
+}
+
+// OpenSSL would look into the directories during the handshake, on the loop. So all that is there is loaded.
+Failure load_system_store(SSL_CTX* context) {
+  const std::string file =
+      from_environment_or(X509_get_default_cert_file_env(), X509_get_default_cert_file());
+  const std::string directories =
+      from_environment_or(X509_get_default_cert_dir_env(), X509_get_default_cert_dir());
+  bool has_any = SSL_CTX_load_verify_file(context, file.c_str()) == 1;
+  for (std::size_t begin = 0; begin <= directories.size();) {
+    const std::size_t end = std::min(directories.find(':', begin), directories.size());
+    std::error_code ignored;
+    for (const auto& entry : fs::directory_iterator(directories.substr(begin, end - begin), ignored)) {
+      if (!is_hashed_name(entry.path().filename().string())) continue;
+      has_any = SSL_CTX_load_verify_file(context, entry.path().c_str()) == 1 || has_any;
+    }
+    begin = end + 1;
+  }
+  ERR_clear_error();
+  if (has_any) return {};
+  return Error{Error::Code::bad_request,
+               "the system trusts no certificate at all (" + file + ", " + directories + "); name a ca_file"};
+}
+
+}  // namespace
+
+Result<TlsContext> TlsContext::make(const TlsOptions& options) {
+  ERR_clear_error();
+  std::shared_ptr<SSL_CTX> context(SSL_CTX_new(TLS_client_method()), SSL_CTX_free);
+  if (!context || SSL_CTX_set_min_proto_version(context.get(), TLS1_2_VERSION) != 1)
+    return Error{Error::Code::system, take_reason()};
+  SSL_CTX_set_options(context.get(), SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_COMPRESSION);
+  SSL_CTX_set_session_cache_mode(context.get(), SSL_SESS_CACHE_OFF);
+  SSL_CTX_set_verify(context.get(), options.verify ? SSL_VERIFY_PEER : SSL_VERIFY_NONE, nullptr);
+  Failure problem;
+  if (!options.ca_file.empty()) {
+    problem = check_readable("ca_file", options.ca_file);
+    if (!problem && SSL_CTX_load_verify_file(context.get(), options.ca_file.c_str()) != 1)
+      problem = cannot("ca_file", options.ca_file, missing_or_reason("certificate"));
+  } else if (options.verify) {
+    problem = load_system_store(context.get());
+  }
+  if (!problem && !options.cert_file.empty()) problem = load_own_certificate(context.get(), options);
+  if (problem) return std::move(*problem);
+  return TlsContext(std::move(context));
+}
+
+}  // namespace allowd::tls
