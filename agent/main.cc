@@ -31,6 +31,7 @@
 #include "agent/stats/turn_times.h"
 #include "agent/store/memory/memory_store.h"
 #include "agent/store/redis/redis_store.h"
+#include "agent/tls/tls_context.h"
 
 namespace allowd {
 namespace {
@@ -65,6 +66,14 @@ Result<config::Config> load(const std::string& path) {
   return config::load_config(path);
 }
 
+// The files that a config names belong to it: without them it is as wrong as with a misspelt key.
+Failure check_files(const config::Config& config, const std::string& path) {
+  if (!config.redis || !config.redis->uses_tls()) return {};
+  auto context = tls::TlsContext::make(config.redis->tls);
+  if (context) return {};
+  return Error{context.error().code, path + ": redis.tls." + context.error().message};
+}
+
 Failure find_sockets(config::AgentConfig& agent) {
   if (agent.socket.empty()) {
     auto path = io::default_socket_path();
@@ -89,6 +98,7 @@ struct SharedLimits {
       : redis(loop, {.nodes = config.redis->nodes,
                      .prefix = config.redis->prefix,
                      .reconnect_max = config.redis->reconnect_max,
+                     .tls = config.redis->tls,
                      .random_seed = random_bits()}),
         prefilter(redis, {.trust = config.prefilter.trust,
                           .hold = config.prefilter.hold,
@@ -108,8 +118,10 @@ struct SharedLimits {
 
 int serve(config::Config config, const std::string& config_path) {
   const config::Config as_loaded = config;
-  if (auto problem = find_sockets(config.agent)) {
-    spdlog::critical("{}", problem->message);
+  auto unusable = check_files(config, config_path);
+  if (!unusable) unusable = find_sockets(config.agent);
+  if (unusable) {
+    spdlog::critical("{}", unusable->message);
     return kFailed;
   }
   loop::Loop loop;
@@ -183,7 +195,11 @@ int serve(config::Config config, const std::string& config_path) {
   return 0;
 }
 
-int check(const config::Config& config) {
+int check(const config::Config& config, const std::string& path) {
+  if (auto problem = check_files(config, path)) {
+    std::fprintf(stderr, "allowd: %s\n", problem->message.c_str());
+    return kFailed;
+  }
   std::cout << config::to_toml(config);
   return 0;
 }
@@ -224,7 +240,8 @@ int run(int argc, char** argv) {
   replay_command->add_option("--limit", replay_options.limit, "its name")->type_name("NAME")->required();
   replay_command
       ->add_option("--store", replay_options.store,
-                   "memory, or a Redis URL: under a random prefix, deleted at the end")
+                   "memory, or a Redis URL (rediss:// with the config's [redis.tls]): under a random prefix, "
+                   "deleted at the end")
       ->type_name("memory|redis://...")
       ->default_val("memory");
   app.require_subcommand(0, 1);
@@ -235,7 +252,7 @@ int run(int argc, char** argv) {
     std::fprintf(stderr, "allowd: %s\n", config.error().message.c_str());
     return kFailed;
   }
-  if (check_command->parsed()) return check(*config);
+  if (check_command->parsed()) return check(*config, config_path);
   if (replay_command->parsed()) {
     replay_options.random = {random_bits(), random_bits()};
     replay_options.shows_progress = ::isatty(STDERR_FILENO) != 0 && ::isatty(STDOUT_FILENO) == 0;

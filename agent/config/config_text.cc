@@ -75,6 +75,18 @@ void write_nodes(std::ostream& out, const RedisConfig& redis) {
   out << " ]\n";
 }
 
+void write_tls(std::ostream& out, const tls::TlsOptions& tls) {
+  out << "\n[redis.tls]\n";
+  const auto write = [&](std::string_view key, const std::string& value) {
+    if (!value.empty()) out << key << " = " << quoted(value) << "\n";
+  };
+  write("ca_file", tls.ca_file);
+  write("cert_file", tls.cert_file);
+  write("key_file", tls.key_file);
+  write("server_name", tls.server_name);
+  out << "verify = " << truth(tls.verify) << "\n";
+}
+
 void write_definition(std::ostream& out, const limiter::Definition& definition, const char* separator) {
   if (definition.tiers().size() == 1 && definition.tiers().front().name.empty()) {
     write_rules(out, definition.tiers().front(), separator);
@@ -153,6 +165,7 @@ std::string to_toml(const Config& config) {
     write_nodes(out, *config.redis);
     out << "prefix = " << quoted(config.redis->prefix) << "\n"
         << "reconnect_max = " << quoted(print(config.redis->reconnect_max)) << "\n";
+    if (config.redis->uses_tls()) write_tls(out, config.redis->tls);
   }
   out << "\n[prefilter]\n"
       << "trust = " << quoted(print(config.prefilter.trust)) << "\n"

@@ -5,6 +5,7 @@
 #include <array>
 
 #include "agent/config/config_table.h"
+#include "agent/config/tls_config.h"
 
 namespace allowd::config {
 namespace {
@@ -43,8 +44,12 @@ std::vector<store::RedisNode> read_shards(const Table& table) {
 
 }  // namespace
 
+bool RedisConfig::uses_tls() const {
+  return std::any_of(nodes.begin(), nodes.end(), [](const auto& node) { return node.endpoint.is_tls; });
+}
+
 RedisConfig read_redis(const Table& table) {
-  constexpr std::array<std::string_view, 4> kKnown = {"url", "shards", "prefix", "reconnect_max"};
+  constexpr std::array<std::string_view, 5> kKnown = {"url", "shards", "prefix", "reconnect_max", "tls"};
   constexpr std::array<std::string_view, 5> kLater = {"cluster", "sentinel", "clock", "password_file",
                                                       "max_connection_age"};
   table.allow_only(kKnown, kLater);
@@ -67,6 +72,10 @@ RedisConfig read_redis(const Table& table) {
     redis.prefix = *prefix;
   }
   redis.reconnect_max = table.duration("reconnect_max").value_or(redis.reconnect_max);
+  if (const auto tls = table.table("tls")) {
+    if (!redis.uses_tls()) table.fail("tls", "is for rediss:// URLs, and there is none");
+    redis.tls = read_tls(*tls);
+  }
   return redis;
 }
 

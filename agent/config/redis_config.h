@@ -9,6 +9,7 @@
 
 #include "agent/limiter/time.h"
 #include "agent/store/redis/link/endpoint.h"
+#include "agent/tls/tls_options.h"
 
 namespace allowd::config {
 
@@ -18,11 +19,14 @@ struct RedisConfig {
   std::vector<store::RedisNode> nodes;  // never empty; of a `url` alone one, named kOnlyRedis
   std::string prefix = "allowd";
   limiter::Micros reconnect_max = std::chrono::seconds(2);
+  tls::TlsOptions tls;  // of all rediss:// URLs
 
   // What a `url` makes, and one shard of that name: they mean the same.
   [[nodiscard]] bool is_single_url() const {
     return nodes.size() == 1 && nodes.front().name == store::kOnlyRedis;
   }
+  // Whether any of its URLs is rediss://.
+  [[nodiscard]] bool uses_tls() const;
 };
 
 // Throws a Problem where something is wrong.

@@ -27,6 +27,7 @@ std::vector<std::string> changes_for_restart(const config::Config& running, cons
     compare(are_urls ? "redis.url" : "redis.shards", running.redis->nodes, loaded.redis->nodes);
     compare("redis.prefix", running.redis->prefix, loaded.redis->prefix);
     compare("redis.reconnect_max", running.redis->reconnect_max, loaded.redis->reconnect_max);
+    compare("redis.tls", running.redis->tls, loaded.redis->tls);
   }
   compare("prefilter.trust", running.prefilter.trust, loaded.prefilter.trust);
   compare("prefilter.hold", running.prefilter.hold, loaded.prefilter.hold);

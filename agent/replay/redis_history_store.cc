@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "agent/replay/redis_history_store.h"
 
-#include <sys/time.h>
-
 #include "agent/store/redis/codec/script.h"
 
 namespace allowd::replay {
@@ -13,15 +11,11 @@ Error failed(std::string_view what) { return Error{Error::Code::system, std::str
 }  // namespace
 
 Result<std::unique_ptr<RedisHistoryStore>> RedisHistoryStore::connect(const store::RedisEndpoint& endpoint,
+                                                                      const tls::TlsOptions& tls,
                                                                       std::string prefix) {
-  constexpr timeval kTimeout{5, 0};
-  redisContext* context = endpoint.unix_path.empty()
-                              ? redisConnectWithTimeout(endpoint.host.c_str(), endpoint.port, kTimeout)
-                              : redisConnectUnixWithTimeout(endpoint.unix_path.c_str(), kTimeout);
-  if (context == nullptr) return failed("out of memory");
-  std::unique_ptr<RedisHistoryStore> store(new RedisHistoryStore(context, std::move(prefix)));
-  if (context->err != 0) return failed(context->errstr);
-  redisSetTimeout(context, kTimeout);
+  auto socket = RedisSocket::connect(endpoint, tls);
+  if (!socket) return failed(socket.error().message);
+  std::unique_ptr<RedisHistoryStore> store(new RedisHistoryStore(std::move(*socket), std::move(prefix)));
   if (!endpoint.password.empty()) {
     auto signed_in = endpoint.user.empty() ? store->call({"AUTH", endpoint.password})
                                            : store->call({"AUTH", endpoint.user, endpoint.password});
@@ -36,11 +30,12 @@ Result<std::unique_ptr<RedisHistoryStore>> RedisHistoryStore::connect(const stor
 }
 
 RedisHistoryStore::~RedisHistoryStore() {
-  // By SCAN: what was written need not be remembered, however long the history.
+  // By SCAN: what was written need not be remembered, however long the history. A page may be a little larger
+  // than asked for, and must be no more than the reader takes.
   std::string cursor = "0";
   const std::string pattern = prefix_ + ":*";
   do {
-    auto page = call({"SCAN", cursor, "MATCH", pattern, "COUNT", "1000"});
+    auto page = call({"SCAN", cursor, "MATCH", pattern, "COUNT", "250"});
     if (!page || (*page)->type != REDIS_REPLY_ARRAY || (*page)->elements != 2) return;  // TTLs do the rest
     const redisReply& next = *(*page)->element[0];
     const redisReply& keys = *(*page)->element[1];
@@ -58,11 +53,9 @@ Result<store::Reply> RedisHistoryStore::call(std::initializer_list<std::string_v
 }
 
 Result<store::Reply> RedisHistoryStore::call(const store::ByteBuffer& command) {
-  void* raw = nullptr;
-  redisAppendFormattedCommand(context_.get(), command.data(), command.size());
-  if (redisGetReply(context_.get(), &raw) != REDIS_OK) return failed(context_->errstr);
-  store::Reply reply(static_cast<redisReply*>(raw));
-  if (store::is_error(reply)) return failed(store::text_of(reply));
+  auto reply = socket_->call(command.view());
+  if (!reply) return failed(reply.error().message);
+  if (store::is_error(*reply)) return failed(store::text_of(*reply));
   return reply;
 }
 

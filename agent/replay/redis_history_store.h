@@ -9,15 +9,16 @@
 #include <memory>
 #include <string>
 
+#include "agent/replay/redis_socket.h"
 #include "agent/store/redis/codec/script_call.h"
-#include "agent/store/redis/link/endpoint.h"
 
 namespace allowd::replay {
 
 class RedisHistoryStore {
  public:
+  // `tls` is for an endpoint that wants it.
   static Result<std::unique_ptr<RedisHistoryStore>> connect(const store::RedisEndpoint& endpoint,
-                                                            std::string prefix);
+                                                            const tls::TlsOptions& tls, std::string prefix);
   ~RedisHistoryStore();
   RedisHistoryStore(const RedisHistoryStore&) = delete;
   RedisHistoryStore& operator=(const RedisHistoryStore&) = delete;
@@ -25,16 +26,12 @@ class RedisHistoryStore {
   [[nodiscard]] Result<limiter::Decision> decide(const store::Question& question, limiter::TimePoint now);
 
  private:
-  struct Free {
-    void operator()(redisContext* context) const { redisFree(context); }
-  };
-
-  RedisHistoryStore(redisContext* context, std::string prefix)
-      : context_(context), prefix_(std::move(prefix)) {}
+  RedisHistoryStore(std::unique_ptr<RedisSocket> socket, std::string prefix)
+      : socket_(std::move(socket)), prefix_(std::move(prefix)) {}
   [[nodiscard]] Result<store::Reply> call(const store::ByteBuffer& command);
   [[nodiscard]] Result<store::Reply> call(std::initializer_list<std::string_view> command);
 
-  std::unique_ptr<redisContext, Free> context_;
+  std::unique_ptr<RedisSocket> socket_;
   std::string prefix_;
   std::string script_sha_;
 };

@@ -43,7 +43,8 @@ class HistoryStore {
     std::snprintf(prefix, sizeof prefix, "allowd-replay-%016llx%016llx",
                   static_cast<unsigned long long>(options.random[0]),
                   static_cast<unsigned long long>(options.random[1]));
-    auto redis = RedisHistoryStore::connect(*endpoint, prefix);
+    auto redis =
+        RedisHistoryStore::connect(*endpoint, config.redis ? config.redis->tls : tls::TlsOptions(), prefix);
     if (!redis) return std::move(redis.error());
     store.redis_ = std::move(*redis);
     return store;

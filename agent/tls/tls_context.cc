@@ -113,7 +113,7 @@ Failure load_system_store(SSL_CTX* context) {
   ERR_clear_error();
   if (has_any) return {};
   return Error{Error::Code::bad_request,
-               "the system trusts no certificate at all (" + file + ", " + directories + "); name a ca_file"};
+               "ca_file: is missing, and the system trusts nobody (" + file + ", " + directories + ")"};
 }
 
 }  // namespace
@@ -138,5 +138,7 @@ Result<TlsContext> TlsContext::make(const TlsOptions& options) {
   if (problem) return std::move(*problem);
   return TlsContext(std::move(context));
 }
+
+void release_thread() { OPENSSL_thread_stop(); }
 
 }  // namespace allowd::tls

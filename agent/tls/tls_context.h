@@ -32,4 +32,8 @@ class TlsContext {
   std::shared_ptr<ssl_ctx_st> context_;
 };
 
+// Gives back what OpenSSL keeps for the thread that calls this, which may use it again. For threads of a
+// pool: they end when the process does, too late for OpenSSL to see to it.
+void release_thread();
+
 }  // namespace allowd::tls

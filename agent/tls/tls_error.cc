@@ -23,7 +23,7 @@ std::string reason_of(unsigned long code) {
   if (ERR_GET_LIB(code) != ERR_LIB_SSL) return text;
   const int reason = ERR_GET_REASON(code);
   if (reason == SSL_R_WRONG_VERSION_NUMBER || reason == SSL_R_HTTP_REQUEST)
-    return "what the server says is not TLS; a port without it needs redis://";
+    return "what the server says is not TLS; a port without TLS needs redis://";
   if (reason < kAlerts) return text;
   constexpr std::string_view kWord = "alert ";  // "tlsv13 alert certificate required"
   const std::size_t word = text.find(kWord);

@@ -54,6 +54,7 @@ std::vector<Option> documented_options() {
 // The beginning of a table, with what it needs to be whole beside `key`.
 std::string head_of(const Option& option) {
   std::string text = "[" + option.table + "]\n";
+  if (option.table == "redis.tls") text.insert(0, "[redis]\nurl = \"rediss://h\"\n");
   if (option.table == "redis" && option.key != "url" && option.key != "shards")
     text += "url = \"redis://h\"\n";
   if (option.table == "limits.x" && option.key != "rate" && option.key != "tiers") text += "rate = \"5/s\"\n";
@@ -82,7 +83,10 @@ TEST_CASE("config document: every option that is read is described") {
       "split = 2\n[limits.y]\nrate = \"1/s\"\nalgorithm = \"fixed_window\"\n[limits.z]\ntiers = [ { name = "
       "\"t\", rate = \"1/s\" } ]\n";
   auto config = parse_config(text, "f");
-  auto other = parse_config("[redis]\nshards = [ { name = \"s\", url = \"redis://h\" } ]\n", "f");
+  auto other = parse_config(
+      "[redis]\nshards = [ { name = \"s\", url = \"rediss://h\" } ]\n[redis.tls]\nca_file = \"/a\"\n"
+      "cert_file = \"/c\"\nkey_file = \"/k\"\nserver_name = \"n\"\n",
+      "f");
   REQUIRE(config);
   REQUIRE(other);
   std::map<std::string, int> described;

@@ -153,7 +153,7 @@ TEST_CASE("config: what is wrong with shards is named with its line") {
   check_refused("[redis]\nshards = [\n{ name = \"a\" } ]\n",
                 "allowd.toml:3: redis.shards[0]: url is missing");
   check_refused("[redis]\nshards = [\n{ name = \"a\", url = \"http://h\" } ]\n",
-                "allowd.toml:3: redis.shards[0].url: a Redis URL begins with redis:// or unix://");
+                "allowd.toml:3: redis.shards[0].url: a Redis URL begins with redis://, rediss:// or unix://");
   check_refused("[redis]\nshards = [\n{ nam = \"a\" } ]\n",
                 "allowd.toml:3: redis.shards[0].nam: unknown key; did you mean name?");
   check_refused(
@@ -187,6 +187,50 @@ TEST_CASE("config: an unknown key is named with its line and the nearest known o
   check_refused("[redis]\nurl = \"redis://h\"\nprefixx = \"a\"\n",
                 "allowd.toml:3: redis.prefixx: unknown key; did you mean prefix?");
   check_refused("[agent]\ncolour = 1\n", "allowd.toml:2: agent.colour: unknown key");
+}
+
+constexpr std::string_view kTls = "[redis]\nurl = \"rediss://h\"\n[redis.tls]\n";
+
+std::string with_tls(std::string_view lines) { return std::string(kTls) + std::string(lines) + "\n"; }
+
+TEST_CASE("config: what TLS rests on") {
+  const Config implied = parsed("[redis]\nurl = \"rediss://h\"\n");
+  REQUIRE(implied.redis.has_value());
+  CHECK(implied.redis->uses_tls());
+  CHECK(implied.redis->tls == tls::TlsOptions());
+  CHECK(implied.redis->tls.verify);
+  CHECK_FALSE(parsed("[redis]\nurl = \"redis://h\"\n").redis->uses_tls());
+
+  const Config full = parsed(
+      "[redis]\nshards = [ { name = \"a\", url = \"redis://h\" }, { name = \"b\", url = \"rediss://h\" } "
+      "]\n[redis.tls]\nca_file = \"/ca\"\ncert_file = \"/cert\"\nkey_file = \"/key\"\nserver_name = "
+      "\"name\"\nverify = false\n");
+  CHECK(full.redis->uses_tls());
+  CHECK(full.redis->tls == tls::TlsOptions{"/ca", "/cert", "/key", "name", false});
+}
+
+TEST_CASE("config: what TLS cannot rest on") {
+  check_refused("[redis]\nurl = \"redis://h\"\n[redis.tls]\nca_file = \"/ca\"\n",
+                "allowd.toml:3: redis.tls: is for rediss:// URLs, and there is none");
+  check_refused(with_tls("cert_file = \"/c\""),
+                "allowd.toml:4: redis.tls.cert_file: needs a key_file beside it");
+  check_refused(with_tls("key_file = \"/k\""),
+                "allowd.toml:4: redis.tls.key_file: needs a cert_file beside it");
+  for (const std::string key : {"ca_file", "cert_file", "key_file"}) {
+    check_refused(with_tls(key + " = \"\""), "allowd.toml:4: redis.tls." + key + ": must not be empty");
+    check_refused(with_tls(key + " = \"a\\u0000\""),
+                  "allowd.toml:4: redis.tls." + key + ": must not contain a NUL");
+  }
+  for (const std::string& name : {std::string(), std::string("a b"), std::string(254, 'x')}) {
+    check_refused(
+        with_tls("server_name = \"" + name + "\""),
+        "allowd.toml:4: redis.tls.server_name: must be a DNS name or an IP address, without brackets "
+        "or a port");
+  }
+  check_refused(with_tls("verify = 1"), "allowd.toml:4: redis.tls.verify: must be true or false");
+  check_refused(with_tls("cafile = \"/ca\""),
+                "allowd.toml:4: redis.tls.cafile: unknown key; did you mean ca_file?");
+  check_refused("[redis]\nurl = \"rediss://h\"\ntls = true\n", "allowd.toml:3: redis.tls: must be a table");
 }
 
 TEST_CASE("config: what later versions will have is not supported rather than unknown") {
@@ -262,7 +306,7 @@ TEST_CASE("config: a wrong value is said") {
       "(hour), d (day) or week");
   check_refused("[redis]\nprefix = \"a\"\n", "allowd.toml:1: redis: url or shards is missing");
   check_refused("[redis]\nurl = \"http://h\"\n",
-                "allowd.toml:2: redis.url: a Redis URL begins with redis:// or unix://");
+                "allowd.toml:2: redis.url: a Redis URL begins with redis://, rediss:// or unix://");
   const std::string prefix =
       "allowd.toml:3: redis.prefix: must be 1 to 64 printable ASCII characters without braces, colons and "
       "spaces";

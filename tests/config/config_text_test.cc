@@ -36,6 +36,7 @@ void check_same(const Config& a, const Config& b) {
     }
     CHECK(a.redis->prefix == b.redis->prefix);
     CHECK(a.redis->reconnect_max == b.redis->reconnect_max);
+    CHECK(a.redis->tls == b.redis->tls);
   }
   REQUIRE(a.limits.size() == b.limits.size());
   for (std::size_t i = 0; i < a.limits.size(); ++i) {
@@ -73,8 +74,19 @@ const char* const kShards = R"(
   shards = [ { name = "\\", url = "redis://hugo:s3cr3t@[::1]:6380/2" }, { name = "\"b\"", url = "unix:///r" } ]
 )";
 
+const char* const kTls = R"(
+  [redis]
+  url = "rediss://hugo:s3cr3t@h:1/2"
+  [redis.tls]
+  ca_file = "/a b.pem"
+  cert_file = "/c.pem"
+  key_file = "/k.pem"
+  server_name = "redis.internal"
+  verify = false
+)";
+
 TEST_CASE("config text: the effective configuration is read back the same") {
-  for (const std::string text : {"", kFull, kShards, "[redis]\nurl = \"unix:///run/r.sock?db=3\"\n",
+  for (const std::string text : {"", kFull, kShards, kTls, "[redis]\nurl = \"unix:///run/r.sock?db=3\"\n",
                                  "[limits.x]\nrate = \"1/week\"\n"}) {
     const Config config = parsed(text);
     const Config again = parsed(to_toml(config));
@@ -123,6 +135,12 @@ TEST_CASE("config text: every default is written out, and passwords are not") {
         "refund = false\n"
         "on_failure = \"allow\"\n"
         "deadline = \"20ms\"\n");
+  const std::string tls = to_toml(parsed("[redis]\nurl = \"rediss://h\"\n"));
+  CHECK(tls.find("url = \"rediss://h:6379\"\n") != std::string::npos);
+  CHECK(tls.find("reconnect_max = \"2s\"\n\n[redis.tls]\nverify = true\n\n[prefilter]") != std::string::npos);
+  CHECK(to_toml(parsed(kTls))
+            .find("[redis.tls]\nca_file = \"/a b.pem\"\ncert_file = \"/c.pem\"\nkey_file = "
+                  "\"/k.pem\"\nserver_name = \"redis.internal\"\nverify = false\n") != std::string::npos);
   const std::string full = to_toml(parsed(kFull));
   CHECK(full.find("s3cr3t") == std::string::npos);
   CHECK(full.find("hugo") == std::string::npos);

@@ -10,6 +10,8 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+from certificates import Authority
+
 ROOT = Path(__file__).resolve().parents[2]
 ALLOWD = Path(os.environ.get("ALLOWD_BIN_DIR") or ROOT / "build/dev/bin") / "allowd"
 
@@ -62,7 +64,13 @@ tiers = [ { name = "t", rate = "5/s" } ]
 # What cannot stand beside some of that.
 OTHERWISE = """
 [redis]
-shards = [ { name = "s", url = "redis://u:p@h:1/2" } ]
+shards = [ { name = "s", url = "rediss://u:p@h:1/2" } ]
+[redis.tls]
+ca_file = "CERT"
+cert_file = "CERT"
+key_file = "KEY"
+server_name = "n"
+verify = false
 """
 
 
@@ -90,16 +98,22 @@ def check(tmp_path: Path, text: str) -> dict[str, Any]:
 
 def test_every_key_that_the_agent_has_is_documented_and_the_reverse(tmp_path: Path) -> None:
     effective = check(tmp_path, EVERYTHING)
+    certificate = Authority(tmp_path).issue()
+    otherwise = check(tmp_path, OTHERWISE.replace("CERT", str(certificate.cert)).replace("KEY", str(certificate.key)))
+    tls = otherwise["redis"].pop("tls")
     reference = documented()
     assert set(effective["agent"]) == set(reference["agent"])
-    assert set(effective["redis"]) | set(check(tmp_path, OTHERWISE)["redis"]) == set(reference["redis"])
+    assert set(effective["redis"]) | set(otherwise["redis"]) == set(reference["redis"])
+    assert set(tls) == set(reference["redis.tls"])
     assert set(effective["prefilter"]) == set(reference["prefilter"])
     assert set().union(*effective["limits"].values()) == set(reference["limits.NAME"])
 
 
 def test_the_documented_defaults_are_the_agents(tmp_path: Path) -> None:
-    effective = check(tmp_path, '[redis]\nurl = "redis://h"\n[limits.NAME]\nrate = "5/s"\n')
+    tls = f'[redis]\nurl = "rediss://h"\n[redis.tls]\nca_file = "{Authority(tmp_path).cert}"\n'
+    effective = check(tmp_path, tls + '[limits.NAME]\nrate = "5/s"\n')
     tables = {name: effective[name] for name in ("agent", "redis", "prefilter")}
+    tables["redis.tls"] = effective["redis"].pop("tls")
     tables["limits.NAME"] = effective["limits"]["NAME"]
     compared = 0
     for section, keys in documented().items():

@@ -95,6 +95,8 @@ TEST_CASE("reloader: every key that needs a restart is compared") {
   CHECK(changes(base + "prefix = \"p\"\n") == Keys{"redis.prefix"});
   CHECK(changes(base + "reconnect_max = \"9s\"\n") == Keys{"redis.reconnect_max"});
   CHECK(changes("") == Keys{"redis"});
+  CHECK(changes("[redis]\nurl = \"rediss://h\"\n[redis.tls]\nverify = false\n") ==
+        Keys{"redis.url", "redis.tls"});
 }
 
 TEST_CASE("reloader: reloads that are asked for meanwhile follow, and all are answered") {

@@ -109,8 +109,8 @@ TEST_CASE("tls context: without a ca_file the system's store is loaded, a bundle
     std::filesystem::create_directory(hashed);
     write_file(hashed + "/authority.pem", files.authority.pem());  // not a hash: not looked at
     const Environment directory("SSL_CERT_DIR", none + ":" + hashed);
-    CHECK(problem_with({}) == "the system trusts no certificate at all (" + none + ", " + none + ":" +
-                                  hashed + "); name a ca_file");
+    CHECK(problem_with({}) ==
+          "ca_file: is missing, and the system trusts nobody (" + none + ", " + none + ":" + hashed + ")");
     write_file(hashed + "/0a1b2c3d.0", files.authority.pem());
     CHECK(problem_with({}).empty());
   }

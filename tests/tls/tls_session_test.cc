@@ -281,7 +281,7 @@ TEST_CASE("tls session: a server that does not speak TLS") {
     CAPTURE(answer.substr(0, 20));
     Call call(trust.context(), testing::make_certificate(trust.authority));
     call.to_session(answer);
-    CHECK(call.reason() == "what the server says is not TLS; a port without it needs redis://");
+    CHECK(call.reason() == "what the server says is not TLS; a port without TLS needs redis://");
     CHECK_FALSE(call.session.is_ready());
   }
 }
@@ -304,6 +304,23 @@ TEST_CASE("tls session: bytes that were damaged, left out or repeated on the way
     call.to_session(bytes);
     CHECK_FALSE(call.reason().empty());
     CHECK(call.plain.view() == (damage == 2 ? "first" : ""));  // what was whole is not taken back
+  }
+}
+
+TEST_CASE("tls session: whatever is wrong in what the server says first, nobody is believed") {
+  const Trust trust;
+  const Certificate certificate = testing::make_certificate(trust.authority);
+  const TlsContext context = trust.context();
+  constexpr std::size_t kStep = 17;
+  for (std::size_t at = 0; at < 4096; at += kStep) {
+    Call call(context, certificate);
+    std::string flight = call.peer.drain();
+    if (at >= flight.size()) break;
+    flight[at] = static_cast<char>(flight[at] ^ 0x10);
+    call.to_session(flight);
+    CAPTURE(at);
+    CHECK_FALSE(call.session.is_ready());
+    CHECK(call.plain.empty());
   }
 }
 

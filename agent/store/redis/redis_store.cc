@@ -21,10 +21,14 @@ constexpr std::string_view kUncertainty = "redis_clock_uncertainty_seconds";
 RedisStore::RedisStore(loop::Loop& loop, const Options& options)
     : prefix_(options.prefix), names_(names_of(options.nodes)), rendezvous_(names_) {
   const bool is_alone = options.nodes.size() == 1;
+  const bool uses_tls = std::any_of(options.nodes.begin(), options.nodes.end(),
+                                    [](const RedisNode& node) { return node.endpoint.is_tls; });
+  const auto tls = uses_tls ? std::make_shared<TlsMaterial>(loop, options.tls) : nullptr;
   for (const RedisNode& node : options.nodes) {
     shards_.push_back(std::make_unique<Shard>(
         loop, Shard::Options{
                   .link = {.source = std::make_unique<FixedEndpoint>(node.endpoint),
+                           .tls = tls,
                            .label = is_alone ? std::string() : node.name,
                            .reconnect_max = options.reconnect_max,
                            .script = {},

@@ -25,6 +25,7 @@ class RedisStore final : public SharedStore {
     std::vector<RedisNode> nodes;  // at least one; no two names alike
     std::string prefix = "allowd";
     limiter::Micros reconnect_max = std::chrono::seconds(2);
+    tls::TlsOptions tls;  // of those that want TLS
     std::uint64_t random_seed = 0;
     // Unanswered; beyond, a question fails at once. Each server has an equal part, so that one which hangs
     // cannot use up the others'.

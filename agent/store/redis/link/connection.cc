@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "agent/store/redis/link/connection.h"
 
+#include <cassert>
 #include <utility>
 
 namespace allowd::store {
@@ -17,6 +18,16 @@ Connection::Connection(loop::Loop& loop, const RedisEndpoint& endpoint, OnClosed
 
 void Connection::open(std::function<void()> done) {
   on_open_ = std::move(done);
+  if (!endpoint_.is_tls) return connect();
+  assert(tls_material_ != nullptr);
+  tls_wish_ = tls_material_->read([this](const Result<tls::TlsContext>& context) {
+    if (!context) return close(Error(context.error()).within("TLS"));
+    tls_ = std::make_unique<tls::TlsSession>(*context, tls_material_->server_name(endpoint_.host));
+    connect();
+  });
+}
+
+void Connection::connect() {
   if (!endpoint_.unix_path.empty()) {
     stream_ = std::make_unique<loop::Stream>(loop_, loop::Stream::Family::unix_socket, *this);
     return stream_->connect_unix(endpoint_.unix_path, [this](int status) {
@@ -39,6 +50,14 @@ void Connection::try_next_address(int last_status) {
 
 void Connection::on_connected() {
   stream_->start_reading();
+  if (!tls_) return on_ready();
+  if (is_closed_) return;
+  if (auto problem = tls_->start(encrypted_)) return close(std::move(*problem).within("TLS"));
+  is_secured_ = true;
+  stream_->write(encrypted_);
+}
+
+void Connection::on_ready() {
   if (auto done = std::exchange(on_open_, nullptr)) done();
 }
 
@@ -47,14 +66,40 @@ void Connection::expect(OnReply on_reply, std::size_t replies_before) {
 }
 
 void Connection::flush() {
-  if (stream_) stream_->write(outbox_);
+  if (!stream_) return;
+  if (!tls_) return stream_->write(outbox_);
+  auto problem = tls_->send(outbox_.view(), encrypted_);
+  outbox_.clear();
+  stream_->write(encrypted_);
+  if (problem) close_tls(std::move(*problem));
 }
 
 std::size_t Connection::on_bytes(std::span<const std::byte> bytes) {
-  if (auto problem = reader_.feed({reinterpret_cast<const char*>(bytes.data()), bytes.size()})) {
-    close(std::move(*problem));
-    return bytes.size();
+  has_heard_ = true;
+  if (tls_) {
+    on_secured(bytes);
+  } else {
+    on_plain({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
   }
+  return bytes.size();
+}
+
+void Connection::on_secured(std::span<const std::byte> bytes) {
+  const bool was_ready = tls_->is_ready();
+  auto problem = tls_->receive(bytes, decrypted_, encrypted_);
+  // What follows may send; it goes behind what TLS itself has to say.
+  if (!was_ready && tls_->is_ready()) on_ready();
+  if (!decrypted_.empty()) on_plain(decrypted_.view());
+  decrypted_.clear();
+  if (is_closed_) return;
+  stream_->write(encrypted_);
+  if (problem) return close_tls(std::move(*problem));
+  if (tls_->has_ended()) on_end(UV_EOF);
+}
+
+void Connection::on_plain(std::string_view bytes) {
+  if (is_closed_) return;
+  if (auto problem = reader_.feed(bytes)) return close(std::move(*problem));
   while (!is_closed_) {
     auto reply = reader_.read();
     if (!reply) {
@@ -71,14 +116,30 @@ std::size_t Connection::on_bytes(std::span<const std::byte> bytes) {
       on_reply(std::move(*reply));
     }
   }
-  return bytes.size();
 }
 
-void Connection::on_end(int status) { close(from_uv("connection", status)); }
+void Connection::on_end(int status) {
+  Error why = from_uv("connection", status);
+  if (!has_heard_ && !tls_ && endpoint_.unix_path.empty() && (status == UV_EOF || status == UV_ECONNRESET))
+    why.message += " before any answer; a port for TLS needs rediss://";
+  close(std::move(why));
+}
+
+void Connection::close_tls(Error why) {
+  // Until it is ready `close` says where it happened.
+  close(tls_->is_ready() ? std::move(why).within("TLS") : std::move(why));
+}
 
 void Connection::close(Error why) {
   if (std::exchange(is_closed_, true)) return;
+  tls_wish_.reset();
   resolver_.forget();
+  if (is_secured_) {
+    if (!tls_->is_ready()) why = std::move(why).within("TLS");
+    if (!has_heard_) why.message += "; a port without TLS needs redis://";
+    tls_->close(encrypted_);
+    stream_->write(encrypted_);
+  }
   stream_.reset();
   outbox_.clear();
   const auto unanswered = std::exchange(expected_, {});

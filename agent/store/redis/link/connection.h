@@ -7,6 +7,8 @@
 // any more. Errors     When the connection ends, every command still open gets a null reply, then `on_closed`
 // is called, once.
 //            No command is ever sent twice.
+// TLS        Stands between the stream and the commands when the endpoint wants it; everything above is
+//            unaware of it.
 #pragma once
 
 #include <deque>
@@ -18,7 +20,9 @@
 #include "agent/loop/stream.h"
 #include "agent/store/redis/codec/resp.h"
 #include "agent/store/redis/link/endpoint.h"
+#include "agent/store/redis/link/tls_material.h"
 #include "agent/store/store.h"
+#include "agent/tls/tls_session.h"
 
 namespace allowd::store {
 
@@ -28,6 +32,9 @@ class Connection final : public loop::StreamEvents {
   using OnClosed = std::function<void(Error)>;
 
   Connection(loop::Loop& loop, const RedisEndpoint& endpoint, OnClosed on_closed);
+
+  // What TLS rests on, for an endpoint that wants it. Not null then, and to be called before `open`.
+  void set_tls(std::shared_ptr<TlsMaterial> material) { tls_material_ = std::move(material); }
 
   // Resolves and connects, trying one address after the other, then calls `done`; a failure closes instead.
   void open(std::function<void()> done);
@@ -52,10 +59,15 @@ class Connection final : public loop::StreamEvents {
     std::size_t replies_before;
   };
 
+  void connect();
   void try_next_address(int last_status);
   void on_connected();
+  void on_ready();
   std::size_t on_bytes(std::span<const std::byte> bytes) override;
   void on_end(int status) override;
+  void on_secured(std::span<const std::byte> bytes);
+  void on_plain(std::string_view bytes);
+  void close_tls(Error why);
 
   loop::Loop& loop_;
   RedisEndpoint endpoint_;
@@ -65,6 +77,13 @@ class Connection final : public loop::StreamEvents {
   loop::Resolver::Addresses addresses_;
   std::size_t next_address_ = 0;
   std::unique_ptr<loop::Stream> stream_;
+  std::shared_ptr<TlsMaterial> tls_material_;
+  TlsMaterial::Wish tls_wish_;            // until the certificates have been read
+  std::unique_ptr<tls::TlsSession> tls_;  // null: plain
+  ByteBuffer encrypted_;                  // on its way out
+  ByteBuffer decrypted_;
+  bool is_secured_ = false;  // the handshake has begun
+  bool has_heard_ = false;   // anything from the server
   ReplyReader reader_;
   ByteBuffer outbox_;
   std::deque<Expected> expected_;

@@ -123,7 +123,8 @@ std::string RedisEndpoint::display() const {
   const bool is_ipv6 = host.find(':') != std::string::npos;
   const std::string shown =
       is_ipv6 ? "[" + percent_encode(host, "[]/?@") + "]" : percent_encode(host, "[]/?@");
-  return "redis://" + shown + ":" + std::to_string(port) + (db != 0 ? "/" + std::to_string(db) : "");
+  return (is_tls ? "rediss://" : "redis://") + shown + ":" + std::to_string(port) +
+         (db != 0 ? "/" + std::to_string(db) : "");
 }
 
 Result<RedisEndpoint> parse_redis_url(std::string_view url) {
@@ -135,9 +136,10 @@ Result<RedisEndpoint> parse_redis_url(std::string_view url) {
   } else if (url.starts_with(kUnix)) {
     problem = read_unix(url.substr(kUnix.size()), endpoint);
   } else if (url.starts_with(kTls)) {
-    problem = bad("rediss:// (TLS) is not supported by this version");
+    endpoint.is_tls = true;
+    problem = read_tcp(url.substr(kTls.size()), endpoint);
   } else {
-    problem = bad("a Redis URL begins with redis:// or unix://");
+    problem = bad("a Redis URL begins with redis://, rediss:// or unix://");
   }
   if (problem) return *std::move(problem);
   return endpoint;

@@ -2,6 +2,7 @@
 //
 // Where a Redis is and how to sign in, read from a URL:
 //   redis://[user[:password]@]host[:port][/db]      unix://[user[:password]@]/path/to.sock[?db=N]
+//   rediss://..., as redis://, over TLS
 // User, password and host may be percent-encoded; an IPv6 address stands in brackets.
 #pragma once
 
@@ -20,6 +21,7 @@ struct RedisEndpoint {
   std::string user;
   std::string password;
   int db = 0;
+  bool is_tls = false;
 
   // For people: no user, no password.
   [[nodiscard]] std::string display() const;

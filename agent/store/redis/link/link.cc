@@ -93,6 +93,7 @@ void Link::open(const RedisEndpoint& endpoint) {
       std::make_unique<Connection>(loop_, endpoint_, [this, generation = ++generation_](const Error& why) {
         if (generation == generation_) go_down(why);
       });
+  connection_->set_tls(options_.tls);
   connection_->open([this] { sign_in(); });
 }
 

@@ -31,7 +31,8 @@ class Link {
     std::unique_ptr<EndpointSource> source;  // never null
     // Counts the epochs of all links between which keys may move, so that no two are alike; never null.
     std::shared_ptr<std::uint32_t> epochs = std::make_shared<std::uint32_t>(0);
-    std::string label;  // for the log, beside the URL; may be empty
+    std::shared_ptr<TlsMaterial> tls;  // not null if the source may find an endpoint that wants it
+    std::string label;                 // for the log, beside the URL; may be empty
     limiter::Micros reconnect_max = std::chrono::seconds(2);
     std::string_view script;  // static
     std::uint64_t random_seed = 0;

@@ -61,6 +61,19 @@ TEST_CASE("redis url: user and password, percent-encoded or not") {
   CHECK(parsed("redis://:p%00q@h").password == std::string("p\0q", 3));
 }
 
+TEST_CASE("redis url: rediss:// is the same over TLS") {
+  const RedisEndpoint full = parsed("rediss://app:secret@cache.example:6380/15");
+  CHECK(full.is_tls);
+  CHECK(full.host == "cache.example");
+  CHECK(full.port == 6380);
+  CHECK(full.db == 15);
+  CHECK(full.user == "app");
+  CHECK(full.password == "secret");
+  CHECK(parsed("rediss://h").port == 6379);
+  CHECK_FALSE(parsed("redis://h").is_tls);
+  CHECK_FALSE(parsed("unix:///r.sock").is_tls);
+}
+
 TEST_CASE("redis url: an IPv6 address stands in brackets") {
   const RedisEndpoint loopback = parsed("redis://[::1]");
   CHECK(loopback.host == "::1");
@@ -95,11 +108,11 @@ TEST_CASE("redis url: a Unix socket by its absolute path") {
 }
 
 TEST_CASE("redis url: what is wrong is said") {
-  check_refused("", "a Redis URL begins with redis:// or unix://");
-  check_refused("localhost:6379", "a Redis URL begins with redis:// or unix://");
-  check_refused("REDIS://h", "a Redis URL begins with redis:// or unix://");
-  check_refused("http://h", "a Redis URL begins with redis:// or unix://");
-  check_refused("rediss://h", "rediss:// (TLS) is not supported by this version");
+  check_refused("", "a Redis URL begins with redis://, rediss:// or unix://");
+  check_refused("localhost:6379", "a Redis URL begins with redis://, rediss:// or unix://");
+  check_refused("REDIS://h", "a Redis URL begins with redis://, rediss:// or unix://");
+  check_refused("http://h", "a Redis URL begins with redis://, rediss:// or unix://");
+  check_refused("rediss:///r.sock", "the host is missing");
   check_refused("redis://", "the host is missing");
   check_refused("redis:///1", "the host is missing");
   check_refused("redis://u:p@", "the host is missing");
@@ -127,6 +140,7 @@ TEST_CASE("redis url: what is shown names the place and never user or password")
       {"unix://hugo:s3cr3t@/r.sock?db=3", "unix:///r.sock?db=3"},
       {"unix:///r.sock", "unix:///r.sock"},
       {"redis://hugo:s3cr3t%40x@h", "redis://h:6379"},
+      {"rediss://hugo:s3cr3t@h:1/2", "rediss://h:1/2"},
       {"unix:///a%20b%3fc%25", "unix:///a%20b%3fc%25"},
   };
   for (const auto& [url, text] : shown) {
@@ -138,7 +152,7 @@ TEST_CASE("redis url: what is shown names the place and never user or password")
 TEST_CASE("redis url: no message of a refused one repeats its password") {
   for (const char* url : {"redis://u:s3cr3t@", "redis://u:s3cr3t@h:x", "redis://u:s3cr3t/x@h",
                           "redis://:s3cr3t%@h", "redis://u:s3cr3t@h/x", "unix://u:s3cr3t@r.sock",
-                          "rediss://u:s3cr3t@h", "http://u:s3cr3t@h", "redis://u:s3cr3t@[::1"}) {
+                          "rediss://u:s3cr3t@h:x", "http://u:s3cr3t@h", "redis://u:s3cr3t@[::1"}) {
     auto endpoint = parse_redis_url(url);
     CAPTURE(url);
     REQUIRE_FALSE(endpoint);
@@ -148,9 +162,9 @@ TEST_CASE("redis url: no message of a refused one repeats its password") {
 
 TEST_CASE("redis url: what is shown leads to the same place when it is read again") {
   // The effective configuration prints it as the url.
-  for (const char* url :
-       {"redis://h", "redis://h:1/2", "redis://[::1]:7/3", "unix:///r.sock", "unix:///r.sock?db=3",
-        "unix:///a%20b", "unix:///a%3Fb", "unix:///a%25b", "redis://a%2Fb:1", "unix:///a@b"}) {
+  for (const char* url : {"redis://h", "redis://h:1/2", "redis://[::1]:7/3", "unix:///r.sock",
+                          "unix:///r.sock?db=3", "unix:///a%20b", "unix:///a%3Fb", "unix:///a%25b",
+                          "redis://a%2Fb:1", "unix:///a@b", "rediss://h", "rediss://[::1]:7/3"}) {
     CAPTURE(url);
     const RedisEndpoint first = parsed(url);
     auto second = parse_redis_url(first.display());
@@ -160,6 +174,7 @@ TEST_CASE("redis url: what is shown leads to the same place when it is read agai
     CHECK(second->port == first.port);
     CHECK(second->unix_path == first.unix_path);
     CHECK(second->db == first.db);
+    CHECK(second->is_tls == first.is_tls);
   }
 }
 
