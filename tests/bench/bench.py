@@ -25,6 +25,7 @@ import hot_key_scenarios  # noqa: E402
 import local_scenarios  # noqa: E402
 import memory_scenarios  # noqa: E402
 import redis_scenarios  # noqa: E402
+import tls_scenarios  # noqa: E402
 from scenario import Options, Result, Scenario  # noqa: E402
 from servers import BenchError  # noqa: E402
 from wire import WireError  # noqa: E402
@@ -54,6 +55,11 @@ SCENARIOS = [
         "redis_64x16",
         "64 connections, 16 requests in flight each, 10,000 keys: the agent on Redis against one EVALSHA a request",
         redis_scenarios.redis_64x16,
+    ),
+    Scenario(
+        "redis_tls_64x16",
+        "the same load through an agent that reaches Redis over TLS: against one that does without",
+        tls_scenarios.redis_tls_64x16,
     ),
     Scenario(
         "hot_key_1_per_min",

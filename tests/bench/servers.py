@@ -55,7 +55,11 @@ class Stage:
     def __exit__(self, *_: object) -> None:
         self._cleanup.close()
 
-#Servers
+    @property
+    def directory(self) -> Path:
+        return self._directory
+
+    # Servers
 
     def start_echo(self) -> Server:
         path = self._directory / "echo.sock"
@@ -64,14 +68,23 @@ class Stage:
         return Server(process.pid, path)
 
     def start_agent(
-        self, limits: str, *, redis_port: int | None = None, shards: Sequence[int] = (), max_keys: int | None = None
+        self,
+        limits: str,
+        *,
+        redis_port: int | None = None,
+        shards: Sequence[int] = (),
+        redis_lines: str = "",
+        max_keys: int | None = None,
     ) -> Server:
-        """Starts allowd with these `[limits...]` tables, on the memory store or on the Redis at a port or at several."""
+        """Starts allowd with these `[limits...]` tables, on the memory store or on Redis: at a port, at several, or as
+        the lines of its `[redis]` table say."""
         path = self._directory / f"agent{self._started}.sock"
         # The deadline is far off: an answer that a busy machine made late must not pass for a quick one.
         lines = ["[agent]", f'socket = "{path}"', 'deadline = "1s"']
         if max_keys is not None:
             lines.append(f"max_keys = {max_keys}")
+        if redis_lines:
+            lines += ["[redis]", redis_lines]
         if redis_port is not None:
             lines += ["[redis]", f'url = "redis://127.0.0.1:{redis_port}"']
         if shards:
@@ -83,14 +96,14 @@ class Stage:
         self._wait_until(lambda: _pongs(path), process, log)
         return Server(process.pid, path)
 
-    def start_redis(self) -> int:
+    def start_redis(self, *more: str) -> int:
         """Starts a redis-server without persistence on a free loopback port, and returns the port."""
         program = shutil.which("redis-server")
         if program is None:
             raise BenchError("redis-server is not installed")
-        port = _free_port()
+        port = free_port()
         options = ["--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir", str(self._directory)]
-        process, log = self._start([program, "--port", str(port), *options])
+        process, log = self._start([program, "--port", str(port), *options, *more])
         self._wait_until(lambda: _redis_answers(port), process, log)
         return port
 
@@ -172,7 +185,7 @@ def _end(process: subprocess.Popen[Any]) -> None:
         process.wait()
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
