@@ -7,7 +7,7 @@
 // or has expired would go on being good.
 //
 // Ownership  A shared handle; copy it freely. Sessions keep what they need of it.
-// Threads    Make it on any thread, use it on one at a time.
+// Threads    Make it on any; its sessions may each be on another.
 #pragma once
 
 #include <memory>

@@ -14,7 +14,7 @@ Error from_uv(std::string_view doing, int status) {
 }  // namespace
 
 Connection::Connection(loop::Loop& loop, const RedisEndpoint& endpoint, OnClosed on_closed)
-    : loop_(loop), endpoint_(endpoint), on_closed_(std::move(on_closed)), resolver_(loop) {}
+    : loop_(loop), endpoint_(endpoint), on_closed_(std::move(on_closed)), resolver_(loop), handshake_(loop) {}
 
 void Connection::open(std::function<void()> done) {
   on_open_ = std::move(done);
@@ -22,7 +22,7 @@ void Connection::open(std::function<void()> done) {
   assert(tls_material_ != nullptr);
   tls_wish_ = tls_material_->read([this](const Result<tls::TlsContext>& context) {
     if (!context) return close(Error(context.error()).within("TLS"));
-    tls_ = std::make_unique<tls::TlsSession>(*context, tls_material_->server_name(endpoint_.host));
+    tls_ = std::make_shared<tls::TlsSession>(*context, tls_material_->server_name(endpoint_.host));
     connect();
   });
 }
@@ -49,12 +49,42 @@ void Connection::try_next_address(int last_status) {
 }
 
 void Connection::on_connected() {
+  is_shaking_hands_ = tls_ != nullptr;
+  if (is_shaking_hands_) return shake_hands({});
   stream_->start_reading();
-  if (!tls_) return on_ready();
+  on_ready();
+}
+
+// What the other thread works on.
+struct Connection::Flight {
+  std::vector<std::byte> bytes;  // none: the handshake begins
+  ByteBuffer encrypted;
+  ByteBuffer decrypted;
+  Failure problem;
+};
+
+void Connection::shake_hands(std::span<const std::byte> bytes) {
+  stream_->stop_reading();  // so that there is never more than one flight, nor more to keep
+  auto flight = std::make_shared<Flight>();
+  flight->bytes.assign(bytes.begin(), bytes.end());
+  handshake_.start(
+      [flight, session = tls_] {
+        flight->problem = flight->bytes.empty()
+                              ? session->start(flight->encrypted)
+                              : session->receive(flight->bytes, flight->decrypted, flight->encrypted);
+        tls::release_thread();
+      },
+      [this, flight] { on_flight(*flight); });
+}
+
+void Connection::on_flight(Flight& flight) {
   if (is_closed_) return;
-  if (auto problem = tls_->start(encrypted_)) return close(std::move(*problem).within("TLS"));
-  is_secured_ = true;
-  stream_->write(encrypted_);
+  is_shaking_hands_ = !tls_->is_ready();
+  encrypted_ = std::move(flight.encrypted);
+  decrypted_ = std::move(flight.decrypted);
+  if (!is_shaking_hands_) on_ready();
+  on_opened(std::move(flight.problem));
+  if (!is_closed_) stream_->start_reading();
 }
 
 void Connection::on_ready() {
@@ -71,29 +101,31 @@ void Connection::flush() {
   auto problem = tls_->send(outbox_.view(), encrypted_);
   outbox_.clear();
   stream_->write(encrypted_);
-  if (problem) close_tls(std::move(*problem));
+  if (problem) close(std::move(*problem).within("TLS"));
 }
 
 std::size_t Connection::on_bytes(std::span<const std::byte> bytes) {
   has_heard_ = true;
-  if (tls_) {
-    on_secured(bytes);
+  if (is_shaking_hands_) {
+    shake_hands(bytes);
+  } else if (tls_) {
+    on_opened(tls_->receive(bytes, decrypted_, encrypted_));
   } else {
     on_plain({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
   }
   return bytes.size();
 }
 
-void Connection::on_secured(std::span<const std::byte> bytes) {
-  const bool was_ready = tls_->is_ready();
-  auto problem = tls_->receive(bytes, decrypted_, encrypted_);
-  // What follows may send; it goes behind what TLS itself has to say.
-  if (!was_ready && tls_->is_ready()) on_ready();
+void Connection::on_opened(Failure problem) {
+  // Who gets a reply may send; that goes behind what TLS itself has to say.
   if (!decrypted_.empty()) on_plain(decrypted_.view());
   decrypted_.clear();
   if (is_closed_) return;
   stream_->write(encrypted_);
-  if (problem) return close_tls(std::move(*problem));
+  if (problem) {
+    is_shaking_hands_ = false;  // it is over, and the reason is known
+    return close(std::move(*problem).within("TLS"));
+  }
   if (tls_->has_ended()) on_end(UV_EOF);
 }
 
@@ -125,18 +157,14 @@ void Connection::on_end(int status) {
   close(std::move(why));
 }
 
-void Connection::close_tls(Error why) {
-  // Until it is ready `close` says where it happened.
-  close(tls_->is_ready() ? std::move(why).within("TLS") : std::move(why));
-}
-
 void Connection::close(Error why) {
   if (std::exchange(is_closed_, true)) return;
   tls_wish_.reset();
   resolver_.forget();
-  if (is_secured_) {
-    if (!tls_->is_ready()) why = std::move(why).within("TLS");
+  if (is_shaking_hands_) {
+    why = std::move(why).within("TLS");
     if (!has_heard_) why.message += "; a port without TLS needs redis://";
+  } else if (tls_ && stream_) {
     tls_->close(encrypted_);
     stream_->write(encrypted_);
   }

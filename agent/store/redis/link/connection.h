@@ -8,7 +8,8 @@
 // is called, once.
 //            No command is ever sent twice.
 // TLS        Stands between the stream and the commands when the endpoint wants it; everything above is
-//            unaware of it.
+//            unaware of it. The arithmetic of its handshake takes longer than the loop may be held, and runs
+//            on another thread.
 #pragma once
 
 #include <deque>
@@ -16,6 +17,7 @@
 #include <memory>
 #include <string>
 
+#include "agent/loop/background_task.h"
 #include "agent/loop/resolver.h"
 #include "agent/loop/stream.h"
 #include "agent/store/redis/codec/resp.h"
@@ -58,6 +60,7 @@ class Connection final : public loop::StreamEvents {
     SteadyTime sent;
     std::size_t replies_before;
   };
+  struct Flight;
 
   void connect();
   void try_next_address(int last_status);
@@ -65,9 +68,10 @@ class Connection final : public loop::StreamEvents {
   void on_ready();
   std::size_t on_bytes(std::span<const std::byte> bytes) override;
   void on_end(int status) override;
-  void on_secured(std::span<const std::byte> bytes);
+  void shake_hands(std::span<const std::byte> bytes);
+  void on_flight(Flight& flight);
+  void on_opened(Failure problem);
   void on_plain(std::string_view bytes);
-  void close_tls(Error why);
 
   loop::Loop& loop_;
   RedisEndpoint endpoint_;
@@ -79,11 +83,12 @@ class Connection final : public loop::StreamEvents {
   std::unique_ptr<loop::Stream> stream_;
   std::shared_ptr<TlsMaterial> tls_material_;
   TlsMaterial::Wish tls_wish_;            // until the certificates have been read
-  std::unique_ptr<tls::TlsSession> tls_;  // null: plain
-  ByteBuffer encrypted_;                  // on its way out
+  std::shared_ptr<tls::TlsSession> tls_;  // null: plain; the handshake's thread may have it longer than we do
+  loop::BackgroundTask handshake_;
+  ByteBuffer encrypted_;  // on its way out
   ByteBuffer decrypted_;
-  bool is_secured_ = false;  // the handshake has begun
-  bool has_heard_ = false;   // anything from the server
+  bool is_shaking_hands_ = false;
+  bool has_heard_ = false;  // anything from the server
   ReplyReader reader_;
   ByteBuffer outbox_;
   std::deque<Expected> expected_;
