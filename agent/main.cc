@@ -43,6 +43,14 @@ std::uint64_t random_bits() {
   return std::uint64_t{device()} << 32 | device();
 }
 
+// 128 bits in hex.
+std::string random_id() {
+  char digits[33];
+  std::snprintf(digits, sizeof digits, "%016llx%016llx", static_cast<unsigned long long>(random_bits()),
+                static_cast<unsigned long long>(random_bits()));
+  return digits;
+}
+
 // Descriptors that are not clients': sockets, Redis, DNS, files.
 constexpr rlim_t kReservedFds = 64;
 constexpr rlim_t kFdsPerShard = 2;  // a stalled connection is listened to beside the new one
@@ -99,7 +107,8 @@ struct SharedLimits {
                      .prefix = config.redis->prefix,
                      .reconnect_max = config.redis->reconnect_max,
                      .tls = config.redis->tls,
-                     .random_seed = random_bits()}),
+                     .random_seed = random_bits(),
+                     .agent_id = random_id()}),
         prefilter(redis, {.trust = config.prefilter.trust,
                           .hold = config.prefilter.hold,
                           .max_keys = static_cast<std::size_t>(config.agent.max_keys)}) {
@@ -139,7 +148,9 @@ int serve(config::Config config, const std::string& config_path) {
   }
   store::Store& store = shared ? static_cast<store::Store&>(shared->prefilter) : *memory;
 
-  decide::Decider decider(store, *memory, limits, registry);
+  decide::Decider decider(store, *memory, limits, registry, static_cast<std::size_t>(config.agent.max_keys));
+  // A count of agents that has changed changes what each may do alone.
+  loop.at_turn_end([&] { limits.share_between(store.most_agents().value_or(1)); });
   admin::ConfigStatus status;
   status.hash = config::hash_of(as_loaded);
   reload::Reloader reloader(loop, config_path, as_loaded, limits, status);
@@ -179,7 +190,10 @@ int serve(config::Config config, const std::string& config_path) {
   if (shared) shared->redis.start();
   const auto stop = [&] {
     io::notify_service_manager("STOPPING=1");
-    if (shared) shared->prefilter.end_leases(loop.now());
+    if (shared) {
+      shared->prefilter.end_leases(loop.now());
+      shared->redis.leave();
+    }
     server.drain([&] { loop.stop(); });
   };
   const io::Signal on_term(loop, SIGTERM, stop);

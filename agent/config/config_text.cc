@@ -127,6 +127,7 @@ void write_limit(std::ostream& out, const LimitConfig& limit) {
       << (limit.split > 1 ? "split = " + std::to_string(limit.split) + "\n" : "")
       << (limit.lease.amount > 0 ? "lease = " + limit.lease.print() + "\n" : "")
       << "on_failure = " << quoted(name_of(limit.on_failure)) << "\n"
+      << (limit.local_share > 0 ? "local_share = " + std::to_string(limit.local_share) + "\n" : "")
       << "deadline = " << quoted(print(limit.deadline)) << "\n";
   if (limit.max_new_keys_per_second != 0)
     out << "max_new_keys_per_second = " << limit.max_new_keys_per_second << "\n";

@@ -76,7 +76,8 @@ TEST_CASE("config document: every option that it describes is read") {
 TEST_CASE("config document: every option that is read is described") {
   const std::string text =
       "[agent]\nsocket = \"/s\"\nsocket_group = \"g\"\nadmin_socket = \"/a\"\n[redis]\nurl = "
-      "\"redis://h\"\n[limits.x]\nrate = \"1/s\"\nlease = 5\noverrides = { k = { deny = true } }\nplans = { "
+      "\"redis://h\"\n[limits.x]\nrate = \"1/s\"\nlease = 5\non_failure = \"local\"\nlocal_share = "
+      "3\noverrides = { k = { deny = true } }\nplans = { "
       "p = { rate "
       "= "
       "\"2/s\" } }\nmax_new_keys_per_second = 9\noverflow = { rate = \"3/s\" }\n[limits.s]\nrate = \"4/s\"\n"

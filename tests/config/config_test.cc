@@ -241,12 +241,25 @@ TEST_CASE("config: what later versions will have is not supported rather than un
     check_refused("[redis]\nurl = \"redis://h\"\n" + std::string(key) + " = 1\n",
                   "allowd.toml:3: redis." + std::string(key) + ": is not supported by this version");
   }
-  for (const char* key : {"local_share"}) {
-    check_refused("[limits.api]\n" + std::string(key) + " = 1\n",
-                  "allowd.toml:2: limits.api." + std::string(key) + ": is not supported by this version");
-  }
-  check_refused("[limits.api]\nrate = \"1/s\"\non_failure = \"local\"\n",
-                "allowd.toml:3: limits.api.on_failure: \"local\" is not supported by this version");
+}
+
+TEST_CASE("config: the policy local, shared between as many agents as are known or as are named") {
+  auto config = parse_config(
+      "[limits.a]\nrate = \"1/s\"\non_failure = \"local\"\n"
+      "[limits.b]\nrate = \"1/s\"\non_failure = \"local\"\nlocal_share = 12\n",
+      "f");
+  REQUIRE(config);
+  for (const LimitConfig& limit : config->limits) CHECK(limit.on_failure == FailurePolicy::local);
+  CHECK(config->limits[0].local_share == 0);
+  CHECK(config->limits[1].local_share == 12);
+  CHECK(name_of(FailurePolicy::local) == "local");
+  const std::string limit = "[limits.api]\nrate = \"10/s\"\n";
+  check_refused(limit + "local_share = 2\n",
+                "allowd.toml:3: limits.api.local_share: is for on_failure = \"local\"");
+  check_refused(limit + "on_failure = \"local\"\nlocal_share = 0\n",
+                "allowd.toml:4: limits.api.local_share: must be an integer from 1 to 100000");
+  check_refused(limit + "split = 2\non_failure = \"local\"\n",
+                "allowd.toml:3: limits.api.split: cannot stand beside on_failure = \"local\"");
 }
 
 TEST_CASE("config: a wrong type is said, for every key") {
@@ -329,7 +342,7 @@ TEST_CASE("config: a wrong value is said") {
                 "sliding_log or "
                 "counter; did you mean fixed_window?");
   check_refused("[limits.api]\nrate = \"1/s\"\non_failure = \"open\"\n",
-                "allowd.toml:3: limits.api.on_failure: must be \"allow\" or \"deny\"");
+                "allowd.toml:3: limits.api.on_failure: must be \"allow\", \"deny\" or \"local\"");
   const std::string name = "a limit's name must have 1 to 128 bytes and no control characters";
   check_refused("[limits.\"\"]\nrate = \"1/s\"\n", "allowd.toml:1: limits.: " + name);
   const std::string long_name(129, 'n');

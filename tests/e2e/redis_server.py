@@ -138,7 +138,8 @@ class RedisServer:
             return client.call(*words)
 
     def keys(self) -> list[bytes]:
-        return sorted(self.call("KEYS", "*"))
+        """Those of limits: without the set in which agents are counted."""
+        return sorted(key for key in self.call("KEYS", "*") if not key.endswith(b":{agents}"))
 
     def only_key(self) -> bytes:
         (key,) = self.keys()

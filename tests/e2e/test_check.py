@@ -131,7 +131,7 @@ def test_check_opens_no_socket(rack: Rack) -> None:
         ('[limits.api]\nrate = "1/s"\nburst = 0', 3, "limits.api.burst", ["integer from 1"]),
         ('[limits.api]\nrate = "1/s"\nburst = "5"', 3, "limits.api.burst", ["integer from 1"]),
         ('[limits.api]\nrate = "1/day"\nburst = 1000000000000', 3, "limits.api.burst", ["too large"]),
-        ('[limits.api]\nrate = "1/s"\non_failure = "maybe"', 3, "limits.api.on_failure", ['"allow" or "deny"']),
+        ('[limits.api]\nrate = "1/s"\non_failure = "maybe"', 3, "limits.api.on_failure", ['"deny" or "local"']),
         ('[limits.api]\nrate = "1/s"\nalgorithm = "gcra"', 3, "limits.api.algorithm", ['token_bucket']),
         ('[limits.api]\nrate = "1/s"\ndeadline = "20"', 3, "limits.api.deadline", ["needs a unit", "ms"]),
         ("[agent]\ndeadline = 20", 2, "agent.deadline", ["must be a string"]),

@@ -49,6 +49,8 @@ overflow = { rate = "8/10s", burst = 9 }
 [limits.leased]
 rate = "5/10s"
 lease = "10%"
+on_failure = "local"
+local_share = 3
 [limits.split]
 rate = "5/10s"
 split = 2

@@ -13,8 +13,14 @@ std::vector<std::string> names_of(std::span<const RedisNode> nodes) {
   return names;
 }
 
-// What one server measures, not what it counts: of several the worst is of interest.
-constexpr std::string_view kUncertainty = "redis_clock_uncertainty_seconds";
+// What one server measures, not what it counts: of several the largest is of interest.
+bool is_measured(std::string_view metric) {
+  return metric == "redis_clock_uncertainty_seconds" || metric == "agents_known";
+}
+
+// The set in which agents are counted. No key of a limit is like it: those have four hex digits in the
+// braces.
+std::string agents_key(std::string_view prefix) { return std::string(prefix) + ":{agents}"; }
 
 }  // namespace
 
@@ -33,12 +39,19 @@ RedisStore::RedisStore(loop::Loop& loop, const Options& options)
                            .reconnect_max = options.reconnect_max,
                            .script = {},
                            .random_seed = options.random_seed + shards_.size()},
+                  .heartbeat = {.key = agents_key(options.prefix),
+                                .id = options.agent_id,
+                                .random_seed = options.random_seed + shards_.size()},
                   .max_questions = std::max<std::size_t>(1, options.max_questions / options.nodes.size())}));
   }
 }
 
 void RedisStore::flush() {
   for (const auto& shard : shards_) shard->flush();
+}
+
+void RedisStore::leave() {
+  for (const auto& shard : shards_) shard->leave();
 }
 
 void RedisStore::start() {
@@ -95,7 +108,7 @@ std::string RedisStore::describe_shards() const {
 }
 
 bool RedisStore::is_available() const {
-  return std::all_of(shards_.begin(), shards_.end(), [](const auto& shard) { return shard->is_up(); });
+  return std::all_of(shards_.begin(), shards_.end(), [](const auto& shard) { return shard->is_answering(); });
 }
 
 limiter::Micros RedisStore::next_probe_in(std::uint32_t shard, SteadyTime now) const {
@@ -113,7 +126,7 @@ void RedisStore::collect(std::vector<stats::Metric>& metrics) const {
     shards_[i]->collect(others);
     for (std::size_t j = 0; j < others.size(); ++j) {
       double& value = metrics[first + j].value;
-      value = others[j].name == kUncertainty ? std::max(value, others[j].value) : value + others[j].value;
+      value = is_measured(others[j].name) ? std::max(value, others[j].value) : value + others[j].value;
     }
   }
 }

@@ -27,6 +27,7 @@ class RedisStore final : public SharedStore {
     limiter::Micros reconnect_max = std::chrono::seconds(2);
     tls::TlsOptions tls;  // of those that want TLS
     std::uint64_t random_seed = 0;
+    std::string agent_id;  // under which this agent is counted; no two alike
     // Unanswered; beyond, a question fails at once. Each server has an equal part, so that one which hangs
     // cannot use up the others'.
     std::size_t max_questions = 65'536;
@@ -38,6 +39,8 @@ class RedisStore final : public SharedStore {
   void start();
   // Sends what has gathered. Call at the end of each turn of the loop.
   void flush();
+  // This agent is about to stop: it counts no more.
+  void leave();
 
   void attach(SharedSink& sink) override;
   [[nodiscard]] std::uint32_t shard_of(std::string_view limit_tag, std::string_view key,
@@ -53,6 +56,12 @@ class RedisStore final : public SharedStore {
   [[nodiscard]] std::string_view name() const override { return "redis"; }
   [[nodiscard]] bool is_available() const override;
   [[nodiscard]] limiter::Micros next_probe_in(std::uint32_t shard, SteadyTime now) const override;
+  void note_expired(std::uint32_t shard, limiter::Micros waited, SteadyTime now) override {
+    shards_[shard]->note_expired(waited, now);
+  }
+  [[nodiscard]] std::optional<std::uint32_t> agents(std::uint32_t shard) const override {
+    return shards_[shard]->agents();
+  }
   void collect(std::vector<stats::Metric>& metrics) const override;
 
  private:

@@ -25,6 +25,13 @@ std::size_t shape_of(const ScriptCall& call) {
   return static_cast<std::size_t>(call.definition(call.items().front()).shape());
 }
 
+// Redis refuses a whole script so, or its first write at the latest: it does not look again once one was
+// done.
+bool has_done_nothing(ServerError kind) {
+  return kind == ServerError::busy || kind == ServerError::no_memory || kind == ServerError::cannot_persist ||
+         kind == ServerError::wrong_server;
+}
+
 }  // namespace
 
 Shard::Shard(loop::Loop& loop, Options options)
@@ -32,10 +39,14 @@ Shard::Shard(loop::Loop& loop, Options options)
       max_questions_(options.max_questions),
       max_growing_calls_(options.max_growing_calls),
       max_full_calls_(options.max_full_calls),
-      link_(loop, [&] {
-        options.link.script = decision_script();
-        return std::move(options.link);
-      }()) {
+      breaker_(options.link.random_seed),
+      link_(loop,
+            [&] {
+              options.link.script = decision_script();
+              return std::move(options.link);
+            }()),
+      heartbeat_(loop, link_, std::move(options.heartbeat)) {
+  link_.set_on_up([this] { heartbeat_.begin(); });
   link_.set_reminder([this, reported = std::uint64_t{0}]() mutable {
     const std::uint64_t since = refused_unasked_total_ - std::exchange(reported, refused_unasked_total_);
     return std::to_string(since) + " questions answered by on_failure since the last such line";
@@ -44,14 +55,18 @@ Shard::Shard(loop::Loop& loop, Options options)
 
 std::optional<ShardTime> Shard::time(SteadyTime now) const {
   if (!link_.is_up()) return std::nullopt;
-  return ShardTime{link_.clock().at(now), link_.clock().uncertainty(now), link_.epoch()};
+  return ShardTime{link_.clock().at(now), link_.clock().uncertainty(now), link_.epoch(),
+                   breaker_.state() == Breaker::State::closed};
 }
 
 bool Shard::ask(const SharedQuestion& question, std::string_view redis_key) {
-  if (!link_.is_up() || questions_open_ >= max_questions_) {
+  if (!link_.is_up() || questions_open_ >= max_questions_ || !breaker_.lets_through(loop_.now())) {
     refused_unasked_total_ += question.times;
     return false;
   }
+  if (breaker_.state() == Breaker::State::probing) probe_ = question.ticket;
+  // First what is to be given back: a force that finds nothing left takes nothing.
+  if (!owed_.empty() && breaker_.state() == Breaker::State::closed) pay_debts();
   open_call(question.definition->shape())
       .add(question.operation, *question.definition, redis_key, question.cost, question.ticket,
            question.times);
@@ -68,6 +83,7 @@ bool Shard::ask_together(std::span<const SharedQuestion> questions, std::span<co
   });
   if (!are_takes || questions.size() > ScriptCall::kMaxWeight) return false;
   if (!link_.is_up() || questions_open_ + questions.size() > max_questions_) return false;
+  if (breaker_.state() != Breaker::State::closed) return false;  // several are no probe
   auto call = std::make_shared<BucketCall>();
   call->decide_together();
   for (std::size_t i = 0; i < questions.size(); ++i) {
@@ -101,12 +117,8 @@ void Shard::flush() {
     for (const Call& call : std::exchange(waiting_, {})) drop_unsent(*call);
     return;
   }
-  for (const GiveBack& debt : std::exchange(owed_, {})) {
-    open_call(debt.definition->shape())
-        .add(Operation::refund, *debt.definition, debt.redis_key, debt.cost, kNobody);
-    ++questions_open_;
-    ++given_back_total_;
-  }
+  if (breaker_.state() != Breaker::State::closed) drop_waiting();
+  pay_debts();
   while (!waiting_.empty() && may_send(*waiting_.front())) {
     Call call = std::move(waiting_.front());
     waiting_.pop_front();
@@ -115,6 +127,33 @@ void Shard::flush() {
     is_wanted(*call) ? send(std::move(call)) : drop_unsent(*call);
   }
   link_.connection().flush();
+}
+
+void Shard::pay_debts() {
+  // While the breaker is open one of them may be the probe.
+  while (!owed_.empty() && breaker_.lets_through(loop_.now())) {
+    const GiveBack debt = std::move(owed_.front());
+    owed_.pop_front();
+    if (breaker_.state() == Breaker::State::probing) probe_ = kNobody;
+    open_call(debt.definition->shape())
+        .add(Operation::refund, *debt.definition, debt.redis_key, debt.cost, kNobody);
+    ++questions_open_;
+    ++given_back_total_;
+  }
+}
+
+void Shard::drop_waiting() {
+  // A probe that nobody waits for any more has failed, whatever comes of it.
+  if (probe_ && *probe_ != kNobody && !sink_->is_waiting(*probe_)) {
+    probe_.reset();
+    breaker_.on_probe_failed(Breaker::Failure::timed_out, loop_.now());
+  }
+  open_ = {};
+  std::deque<Call> kept;
+  for (Call& call : std::exchange(waiting_, {}))
+    holds_probe(*call) ? kept.push_back(call) : drop_unsent(*call);
+  // Whom that has answered may have asked again.
+  waiting_.insert(waiting_.begin(), kept.begin(), kept.end());
 }
 
 bool Shard::may_send(const ScriptCall& call) {
@@ -141,6 +180,9 @@ void Shard::send(Call call) {
 bool Shard::has_failed(const Call& call, const Reply& reply) {
   if (reply == nullptr) {
     lost_total_ += call->items().size();
+    // All that were lost with one connection are one failure.
+    if (std::exchange(lost_at_, loop_.now()) != loop_.now() || holds_probe(*call))
+      note_failure(*call, Breaker::Failure::lost, "the connection was lost");
     fail(*call);
     return true;
   }
@@ -151,7 +193,10 @@ bool Shard::has_failed(const Call& call, const Reply& reply) {
     return true;
   }
   count_error(*call, text_of(reply), error.code);
-  fail(*call);
+  const bool is_permitted = error.kind != ServerError::not_permitted;
+  note_failure(*call, is_permitted ? Breaker::Failure::refused : Breaker::Failure::not_permitted,
+               text_of(reply));
+  fail(*call, has_done_nothing(error.kind));
   if (error.kind == ServerError::wrong_server) {
     link_.drop({Error::Code::retry_later, std::string(text_of(reply))});
   }
@@ -161,6 +206,7 @@ bool Shard::has_failed(const Call& call, const Reply& reply) {
 void Shard::on_reply(const Call& call, const Reply& reply) {
   if (has_failed(call, reply)) return;
   if (!call->fits(*reply)) {
+    note_failure(*call, Breaker::Failure::refused, "a malformed answer");
     fail(*call);
     return link_.drop({Error::Code::system, "the script's answer is malformed"});
   }
@@ -177,6 +223,7 @@ void Shard::on_transaction(const Call& call, const Reply& reply) {
   if (has_failed(call, reply)) return;
   const auto answers = static_cast<const CounterCall&>(*call).transaction_answers(*reply);
   if (answers.empty()) {
+    note_failure(*call, Breaker::Failure::refused, "a malformed answer");
     fail(*call);
     return link_.drop({Error::Code::system, "the answer to EXEC is malformed"});
   }
@@ -187,6 +234,7 @@ void Shard::settle(const ScriptCall& call, const std::vector<SharedAnswer>& answ
   std::string& reported = reported_errors_[shape_of(call)];
   if (!reported.empty()) spdlog::info("redis {}: {} succeeds again", link_.name(), name_of(call.algorithm()));
   reported.clear();
+  note_answer(call);
   for (std::size_t i = 0; i < call.items().size(); ++i) {
     const ScriptCall::Item& item = call.items()[i];
     const SharedAnswer& answer = answers[i];
@@ -195,6 +243,7 @@ void Shard::settle(const ScriptCall& call, const std::vector<SharedAnswer>& answ
       continue;
     }
     --questions_open_;
+    end_probe(item);
     if (answer.status == Answer::Status::failed) ++unknown_format_total_;
     if (item.ticket == kNobody) continue;
     owe(call, item, sink_->on_answer(item.ticket, answer, loop_.now()));
@@ -217,7 +266,7 @@ void Shard::repeat(const ScriptCall& call) {
     again->decide_together();
     for (const ScriptCall::Item& item : call.items()) {
       const bool is_wanted = sink_->is_waiting(item.ticket) && !item.was_repeated;
-      if (!is_wanted) return fail(call);  // they were asked as one, and expire as one
+      if (!is_wanted) return fail(call, true);  // they were asked as one, and expire as one
       again->add(item.operation, call.definition(item), call.redis_key(item), item.cost, item.ticket, 1,
                  true);
     }
@@ -229,19 +278,23 @@ void Shard::repeat(const ScriptCall& call) {
 
 void Shard::repeat(const ScriptCall& call, const ScriptCall::Item& item) {
   const bool is_wanted = item.ticket == kNobody || sink_->is_waiting(item.ticket);
-  if (!link_.is_up() || !is_wanted || item.was_repeated) return answer_failed(item);
+  if (!link_.is_up() || !is_wanted || item.was_repeated) return answer_failed(item, true);
   open_call(call.definition(item).shape())
       .add(item.operation, call.definition(item), call.redis_key(item), item.cost, item.ticket, item.times,
            true);
 }
 
-void Shard::answer_failed(const ScriptCall::Item& item) {
+void Shard::answer_failed(const ScriptCall::Item& item, bool is_unasked) {
   --questions_open_;
-  if (item.ticket != kNobody) static_cast<void>(sink_->on_answer(item.ticket, {}, loop_.now()));
+  end_probe(item);
+  if (item.ticket == kNobody) return;
+  SharedAnswer failed;
+  failed.is_unasked = is_unasked;
+  static_cast<void>(sink_->on_answer(item.ticket, failed, loop_.now()));
 }
 
-void Shard::fail(const ScriptCall& call) {
-  for (const ScriptCall::Item& item : call.items()) answer_failed(item);
+void Shard::fail(const ScriptCall& call, bool is_unasked) {
+  for (const ScriptCall::Item& item : call.items()) answer_failed(item, is_unasked);
 }
 
 void Shard::drop_unsent(const ScriptCall& call) {
@@ -250,7 +303,7 @@ void Shard::drop_unsent(const ScriptCall& call) {
       owe(call, item, item.cost);
       --given_back_total_;
     }
-    answer_failed(item);
+    answer_failed(item, true);
   }
 }
 
@@ -262,6 +315,40 @@ void Shard::count_error(const ScriptCall& call, std::string_view text, std::stri
   reported = code;
   spdlog::warn("redis {}: {} fails: {}; on_failure decides meanwhile", link_.name(),
                name_of(call.algorithm()), text);
+}
+
+bool Shard::holds_probe(const ScriptCall& call) const {
+  return probe_ && std::any_of(call.items().begin(), call.items().end(),
+                               [this](const ScriptCall::Item& item) { return item.ticket == *probe_; });
+}
+
+void Shard::note_failure(const ScriptCall& call, Breaker::Failure why, std::string_view text) {
+  if (holds_probe(call)) return breaker_.on_probe_failed(why, loop_.now());
+  // Where nobody waits any more, that has been counted.
+  if (is_wanted(call) && breaker_.on_failure(why, loop_.now())) report_opened(text);
+}
+
+void Shard::note_expired(limiter::Micros waited, SteadyTime now) {
+  // While the link is down nobody waits for the server.
+  if (link_.is_up() && breaker_.on_timeout(waited, now)) report_opened("no answer in time");
+}
+
+void Shard::report_opened(std::string_view why) const {
+  spdlog::warn("redis {}: {} failures in a row, the last: {}; on_failure answers at once but for probes",
+               link_.name(), Breaker::kFailuresToOpen, why);
+}
+
+void Shard::note_answer(const ScriptCall& call) {
+  if (breaker_.is_untroubled() || !is_wanted(call)) return;
+  if (breaker_.state() != Breaker::State::closed)
+    spdlog::info("redis {}: answers in time again", link_.name());
+  breaker_.on_success();
+}
+
+void Shard::end_probe(const ScriptCall::Item& item) {
+  if (!probe_ || item.ticket != *probe_) return;
+  probe_.reset();
+  breaker_.on_probe_failed(Breaker::Failure::timed_out, loop_.now());
 }
 
 void Shard::reset(std::string_view redis_key, std::function<void(bool)> done) {
@@ -281,7 +368,7 @@ void Shard::reset(std::string_view redis_key, std::function<void(bool)> done) {
 }
 
 std::string_view Shard::heading() {
-  return "url state scripts questions_open clock_uncertainty_us counter\n";
+  return "url state scripts questions_open clock_uncertainty_us breaker agents counter\n";
 }
 
 std::string Shard::describe() const {
@@ -289,18 +376,28 @@ std::string Shard::describe() const {
   text += link_.is_up() ? " up " : " down ";
   text += std::to_string(calls_total_) + " " + std::to_string(questions_open_) + " " +
           std::to_string(link_.clock().uncertainty(loop_.now()).count());
+  text += " " + std::string(name_of(breaker_.state()));
+  text += " " + (agents() ? std::to_string(*agents()) : "unknown");
   text += !link_.is_up() ? " unknown\n" : link_.counts_without_script() ? " multi\n" : " script\n";
   return text;
 }
 
 limiter::Micros Shard::next_probe_in(SteadyTime now) const {
-  // While the link is up every question is a probe.
-  return link_.is_up() ? limiter::Micros{1} : link_.next_attempt_in(now);
+  // An attempt to connect that is due is no question that would be asked.
+  return link_.is_up() ? breaker_.next_probe_in(now)
+                       : std::max(link_.next_attempt_in(now), limiter::Micros{2});
+}
+
+bool Shard::is_answering() const {
+  return link_.is_up() && breaker_.next_probe_in(loop_.now()) <= Breaker::kProbeIsDue;
 }
 
 void Shard::collect(std::vector<stats::Metric>& metrics) const {
   using Kind = stats::Metric::Kind;
   link_.collect(metrics);
+  metrics.push_back({"agents_known", Kind::gauge,
+                     "Agents that share Redis, as it was counted last; 0: unknown.",
+                     static_cast<double>(agents().value_or(0))});
   const auto add = [&](std::string_view name, Kind kind, std::string_view help, std::uint64_t value) {
     metrics.push_back({"redis_" + std::string(name), kind, std::string(help), static_cast<double>(value)});
   };
@@ -312,9 +409,14 @@ void Shard::collect(std::vector<stats::Metric>& metrics) const {
   add("questions_lost_total", Kind::counter, "Questions lost with their connection.", lost_total_);
   add("given_back_total", Kind::counter, "Late grants given back after their asker was refused.",
       given_back_total_);
-  add("healed_total", Kind::counter, "Values put right that were no bucket or had no TTL.", healed_total_);
+  add("healed_total", Kind::counter, "Values put right that were no bucket or had no TTL.",
+      healed_total_ + heartbeat_.healed());
   add("unknown_format_total", Kind::counter,
       "Questions about values that a newer version wrote, left untouched.", unknown_format_total_);
+  add("breaker_open", Kind::gauge,
+      "Redis servers that are not asked but for probes, since they kept failing.",
+      breaker_.state() == Breaker::State::closed ? 0 : 1);
+  add("breaker_opens_total", Kind::counter, "Times that this began.", breaker_.opens());
   add("script_reloads_total", Kind::counter, "Times that Redis had lost the script.", script_reloads_total_);
   std::uint64_t errors = 0;
   for (const auto& [code, count] : errors_) errors += count;

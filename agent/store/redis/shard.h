@@ -8,6 +8,7 @@
 //
 // Failure    A question whose call was lost is never asked again: it may have charged. Only a server that has
 //            lost the script is asked once more, since then nothing was charged.
+//            A server that keeps failing is not asked but for probes, one at a time (breaker.h).
 //            A grant that comes after its asker was refused is given back, once.
 #pragma once
 
@@ -15,9 +16,12 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 
+#include "agent/store/redis/breaker.h"
 #include "agent/store/redis/codec/script_call.h"
+#include "agent/store/redis/link/heartbeat.h"
 #include "agent/store/redis/link/link.h"
 #include "agent/store/shared_store.h"
 
@@ -26,7 +30,8 @@ namespace allowd::store {
 class Shard {
  public:
   struct Options {
-    Link::Options link;                  // without the script
+    Link::Options link;  // without the script
+    Heartbeat::Options heartbeat;
     std::size_t max_questions = 65'536;  // unanswered; beyond, a question fails at once
     // A script leaves while fewer than this are unanswered; a full one need not wait for so few.
     std::size_t max_growing_calls = 2;
@@ -46,8 +51,13 @@ class Shard {
                                   std::span<const std::string> redis_keys);
   void reset(std::string_view redis_key, std::function<void(bool)> done);
 
-  [[nodiscard]] bool is_up() const { return link_.is_up(); }
+  // False while it is known not to answer: from when that began until somebody may ask again.
+  [[nodiscard]] bool is_answering() const;
   [[nodiscard]] limiter::Micros next_probe_in(SteadyTime now) const;
+  void note_expired(limiter::Micros waited, SteadyTime now);
+  [[nodiscard]] std::optional<std::uint32_t> agents() const { return heartbeat_.agents(); }
+  // This agent is about to stop.
+  void leave() { heartbeat_.leave(); }
   // The names of describe()'s columns: a line, as that is.
   [[nodiscard]] static std::string_view heading();
   [[nodiscard]] std::string describe() const;
@@ -83,27 +93,41 @@ class Shard {
   // Asks once more what has charged nothing: all of the call, or one question.
   void repeat(const ScriptCall& call);
   void repeat(const ScriptCall& call, const ScriptCall::Item& item);
-  // The call was sent, and what it has charged is not known.
-  void fail(const ScriptCall& call);
+  // The call was sent; unless nothing has been done for certain, what it has charged is not known.
+  void fail(const ScriptCall& call, bool is_unasked = false);
   // The call was never sent.
   void drop_unsent(const ScriptCall& call);
   void owe(const ScriptCall& call, const ScriptCall::Item& item, std::int64_t cost);
-  void answer_failed(const ScriptCall::Item& item);
+  void answer_failed(const ScriptCall::Item& item, bool is_unasked);
   void count_error(const ScriptCall& call, std::string_view text, std::string_view code);
+  // What the breaker learns: that a call failed, or was answered.
+  void note_failure(const ScriptCall& call, Breaker::Failure why, std::string_view text);
+  void note_answer(const ScriptCall& call);
+  void report_opened(std::string_view why) const;
+  [[nodiscard]] bool holds_probe(const ScriptCall& call) const;
+  // The question has ended; if it was a probe that nobody has judged, it was in vain.
+  void end_probe(const ScriptCall::Item& item);
+  // Fails what has not left and is no probe, while the breaker is not closed.
+  void drop_waiting();
+  void pay_debts();
   [[nodiscard]] bool is_wanted(const ScriptCall& call) const;
 
   loop::Loop& loop_;
   std::size_t max_questions_;
   std::size_t max_growing_calls_;
   std::size_t max_full_calls_;
+  Breaker breaker_;
   Link link_;
+  Heartbeat heartbeat_;
   SharedSink* sink_ = nullptr;
   std::deque<Call> waiting_;               // not sent yet
   std::map<std::uint64_t, Reset> resets_;  // by number
   std::uint64_t last_reset_ = 0;
   std::array<ScriptCall*, kShapes> open_{};  // of those, the one that still takes questions of that shape
   std::size_t questions_open_ = 0;
-  std::deque<GiveBack> owed_;  // to be sent once the link is up
+  std::deque<GiveBack> owed_;           // to be sent once the link is up
+  std::optional<std::uint64_t> probe_;  // the ticket of the question that is one
+  SteadyTime lost_at_{};                // when questions were lost last
 
   std::map<std::string, std::uint64_t, std::less<>> errors_;  // by the first word of the reply
   std::array<std::string, kShapes> reported_errors_;  // by shape: one kind may fail beside others that do not
