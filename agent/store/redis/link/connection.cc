@@ -13,8 +13,14 @@ Error from_uv(std::string_view doing, int status) {
 
 }  // namespace
 
-Connection::Connection(loop::Loop& loop, const RedisEndpoint& endpoint, OnClosed on_closed)
-    : loop_(loop), endpoint_(endpoint), on_closed_(std::move(on_closed)), resolver_(loop), handshake_(loop) {}
+Connection::Connection(loop::Loop& loop, const RedisEndpoint& endpoint, OnClosed on_closed,
+                       const ReplyReader::Caps& caps)
+    : loop_(loop),
+      endpoint_(endpoint),
+      on_closed_(std::move(on_closed)),
+      resolver_(loop),
+      handshake_(loop),
+      reader_(caps) {}
 
 void Connection::open(std::function<void()> done) {
   on_open_ = std::move(done);

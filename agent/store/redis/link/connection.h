@@ -33,7 +33,8 @@ class Connection final : public loop::StreamEvents {
   using OnReply = std::function<void(Reply)>;
   using OnClosed = std::function<void(Error)>;
 
-  Connection(loop::Loop& loop, const RedisEndpoint& endpoint, OnClosed on_closed);
+  Connection(loop::Loop& loop, const RedisEndpoint& endpoint, OnClosed on_closed,
+             const ReplyReader::Caps& caps = {});
 
   // What TLS rests on, for an endpoint that wants it. Not null then, and to be called before `open`.
   void set_tls(std::shared_ptr<TlsMaterial> material) { tls_material_ = std::move(material); }
