@@ -30,6 +30,7 @@
 #include "agent/replay/replay.h"
 #include "agent/stats/turn_times.h"
 #include "agent/store/memory/memory_store.h"
+#include "agent/store/redis/cluster_store.h"
 #include "agent/store/redis/redis_store.h"
 #include "agent/tls/tls_context.h"
 
@@ -100,28 +101,49 @@ std::unique_ptr<store::MemoryStore> make_memory_store(const config::Config& conf
       .secret = {random_bits(), random_bits(), random_bits(), random_bits()}});
 }
 
+std::unique_ptr<store::RemoteStore> make_redis_store(const config::RedisConfig& redis, loop::Loop& loop) {
+  if (!redis.cluster.empty()) {
+    return std::make_unique<store::ClusterStore>(
+        loop, store::ClusterStore::Options{.seeds = redis.cluster,
+                                           .prefix = redis.prefix,
+                                           .reconnect_max = redis.reconnect_max,
+                                           .tls = redis.tls,
+                                           .random_seed = random_bits(),
+                                           .agent_id = random_id()});
+  }
+  return std::make_unique<store::RedisStore>(loop,
+                                             store::RedisStore::Options{.nodes = redis.nodes,
+                                                                        .prefix = redis.prefix,
+                                                                        .reconnect_max = redis.reconnect_max,
+                                                                        .tls = redis.tls,
+                                                                        .random_seed = random_bits(),
+                                                                        .agent_id = random_id()});
+}
+
+// How many servers a config may mean, as far as that can be known: a Cluster has nodes that it does not name.
+std::size_t servers_of(const config::Config& config) {
+  constexpr std::size_t kOfCluster = 64;
+  if (!config.redis) return 0;
+  return config.redis->cluster.empty() ? config.redis->nodes.size() : kOfCluster;
+}
+
 // What is asked of Redis, and not: the store that all hosts share behind what this one knows of it.
 struct SharedLimits {
   SharedLimits(const config::Config& config, loop::Loop& loop)
-      : redis(loop, {.nodes = config.redis->nodes,
-                     .prefix = config.redis->prefix,
-                     .reconnect_max = config.redis->reconnect_max,
-                     .tls = config.redis->tls,
-                     .random_seed = random_bits(),
-                     .agent_id = random_id()}),
-        prefilter(redis, {.trust = config.prefilter.trust,
-                          .hold = config.prefilter.hold,
-                          .max_keys = static_cast<std::size_t>(config.agent.max_keys)}) {
+      : redis(make_redis_store(*config.redis, loop)),
+        prefilter(*redis, {.trust = config.prefilter.trust,
+                           .hold = config.prefilter.hold,
+                           .max_keys = static_cast<std::size_t>(config.agent.max_keys)}) {
     loop.at_turn_end([this, &loop] {
       prefilter.flush(loop.now());
-      redis.flush();
+      redis->flush();
       // Whom one server failed just now may have asked again.
       if (prefilter.has_unasked()) loop.run_another_turn();
       if (const auto wake = prefilter.next_wake()) loop.wake_by(*wake);
     });
   }
 
-  store::RedisStore redis;
+  std::unique_ptr<store::RemoteStore> redis;
   prefilter::Prefilter prefilter;
 };
 
@@ -156,13 +178,12 @@ int serve(config::Config config, const std::string& config_path) {
   reload::Reloader reloader(loop, config_path, as_loaded, limits, status);
   const admin::Reporter reporter(ALLOWD_VERSION, status, limits, store, registry, started);
   admin::Commands commands(reporter, limits, decider, [&](auto done) { reloader.reload(std::move(done)); });
-  io::Server server(
-      loop,
-      {.app = {config.agent.socket, config.agent.socket_mode, config.agent.socket_group},
-       .admin = {config.agent.admin_socket, 0600, ""},
-       .max_connections = clients_that_fit(static_cast<std::size_t>(config.agent.max_connections),
-                                           config.redis ? config.redis->nodes.size() : 0)},
-      decider, reporter, commands);
+  io::Server server(loop,
+                    {.app = {config.agent.socket, config.agent.socket_mode, config.agent.socket_group},
+                     .admin = {config.agent.admin_socket, 0600, ""},
+                     .max_connections = clients_that_fit(
+                         static_cast<std::size_t>(config.agent.max_connections), servers_of(config))},
+                    decider, reporter, commands);
   stats::TurnTimes turns([&] { return loop.now(); });
   loop.observe_turns([&](const loop::Turn& turn) { turns.record(turn.end, turn.wall, turn.processor); });
   for (const stats::MetricSource* source :
@@ -171,7 +192,7 @@ int serve(config::Config config, const std::string& config_path) {
   }
   if (shared) {
     registry.add_source(shared->prefilter);
-    registry.add_source(shared->redis);
+    registry.add_source(*shared->redis);
   }
 
   loop::Timer janitor(loop);
@@ -187,12 +208,12 @@ int serve(config::Config config, const std::string& config_path) {
     spdlog::critical("{}", problem->message);
     return kFailed;
   }
-  if (shared) shared->redis.start();
+  if (shared) shared->redis->start();
   const auto stop = [&] {
     io::notify_service_manager("STOPPING=1");
     if (shared) {
       shared->prefilter.end_leases(loop.now());
-      shared->redis.leave();
+      shared->redis->leave();
     }
     server.drain([&] { loop.stop(); });
   };

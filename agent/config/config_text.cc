@@ -62,6 +62,14 @@ void write_ticks(std::ostream& out, const limiter::Definition& definition, std::
 }
 
 void write_nodes(std::ostream& out, const RedisConfig& redis) {
+  if (!redis.cluster.empty()) {
+    out << "cluster = [";
+    const char* separator = " ";
+    for (const store::RedisEndpoint& seed : redis.cluster)
+      out << std::exchange(separator, ", ") << quoted(seed.display());
+    out << " ]\n";
+    return;
+  }
   if (redis.is_single_url()) {
     out << "url = " << quoted(redis.nodes.front().endpoint.display()) << "\n";
     return;

@@ -16,7 +16,8 @@ namespace allowd::config {
 class Table;
 
 struct RedisConfig {
-  std::vector<store::RedisNode> nodes;  // never empty; of a `url` alone one, named kOnlyRedis
+  std::vector<store::RedisNode> nodes;        // of a `url` alone one, named kOnlyRedis; of a Cluster none
+  std::vector<store::RedisEndpoint> cluster;  // where nodes of a Cluster are; of none of the others any
   std::string prefix = "allowd";
   limiter::Micros reconnect_max = std::chrono::seconds(2);
   tls::TlsOptions tls;  // of all rediss:// URLs

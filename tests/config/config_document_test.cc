@@ -55,7 +55,7 @@ std::vector<Option> documented_options() {
 std::string head_of(const Option& option) {
   std::string text = "[" + option.table + "]\n";
   if (option.table == "redis.tls") text.insert(0, "[redis]\nurl = \"rediss://h\"\n");
-  if (option.table == "redis" && option.key != "url" && option.key != "shards")
+  if (option.table == "redis" && option.key != "url" && option.key != "shards" && option.key != "cluster")
     text += "url = \"redis://h\"\n";
   if (option.table == "limits.x" && option.key != "rate" && option.key != "tiers") text += "rate = \"5/s\"\n";
   return text;
@@ -88,11 +88,13 @@ TEST_CASE("config document: every option that is read is described") {
       "[redis]\nshards = [ { name = \"s\", url = \"rediss://h\" } ]\n[redis.tls]\nca_file = \"/a\"\n"
       "cert_file = \"/c\"\nkey_file = \"/k\"\nserver_name = \"n\"\n",
       "f");
+  auto cluster = parse_config("[redis]\ncluster = [ \"redis://h\" ]\n", "f");
   REQUIRE(config);
   REQUIRE(other);
+  REQUIRE(cluster);
   std::map<std::string, int> described;
   for (const Option& option : documented_options()) ++described[option.table + "." + option.key];
-  std::istringstream lines(to_toml(*config) + to_toml(*other));
+  std::istringstream lines(to_toml(*config) + to_toml(*other) + to_toml(*cluster));
   std::string table;
   std::set<std::string> keys;
   for (std::string line; std::getline(lines, line);) {

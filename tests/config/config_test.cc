@@ -132,6 +132,39 @@ TEST_CASE("config: shards have a name and a url each, in the order of the file")
   CHECK(parsed("[redis]\nshards = [ { name = \"redis\", url = \"redis://h\" } ]\n").redis->is_single_url());
 }
 
+TEST_CASE("config: a Cluster is named by some of its nodes, with one user and password") {
+  const Config config = parsed("[redis]\ncluster = [ \"redis://u:p@h:7000\", \"redis://u:p@[::1]/0\" ]\n");
+  REQUIRE(config.redis.has_value());
+  CHECK(config.redis->nodes.empty());
+  REQUIRE(config.redis->cluster.size() == 2);
+  CHECK(config.redis->cluster[0].host == "h");
+  CHECK(config.redis->cluster[0].port == 7000);
+  CHECK(config.redis->cluster[1].host == "::1");
+  CHECK(config.redis->cluster[1].password == "p");
+  const std::string shown = to_toml(config);
+  CHECK(shown.find("cluster = [ \"redis://h:7000\", \"redis://[::1]:6379\" ]\n") != std::string::npos);
+  CHECK(hash_of(config) != hash_of(parsed("[redis]\ncluster = [ \"redis://u:p@h:7000\" ]\n")));
+}
+
+TEST_CASE("config: what is wrong with a Cluster is named with its line") {
+  const std::vector<std::pair<std::string, std::string>> wrong = {
+      {"1", "must be an array of strings"},
+      {"[ 1 ]", "must be an array of strings"},
+      {"[]", "must be 1 to 64 URLs"},
+      {"[ \"http://h\" ]", "a Redis URL begins with redis://, rediss:// or unix://"},
+      {"[ \"unix:///r.sock\" ]", "nodes of a Cluster are found at hosts and ports"},
+      {"[ \"redis://h/1\" ]", "a Cluster has no other database than 0"},
+      {"[ \"redis://h\", \"redis://:p@i\" ]", "must have the same scheme, user and password in all URLs"},
+      {"[ \"redis://h\", \"rediss://i\" ]", "must have the same scheme, user and password in all URLs"},
+  };
+  for (const auto& [value, reason] : wrong)
+    check_refused("[redis]\ncluster = " + value + "\n", "allowd.toml:2: redis.cluster: " + reason);
+  check_refused("[redis]\nurl = \"redis://h\"\ncluster = [ \"redis://h\" ]\n",
+                "allowd.toml:3: redis.cluster: cannot stand beside url");
+  check_refused("[redis]\ncluster = [ \"redis://h\" ]\nshards = []\n",
+                "allowd.toml:2: redis.cluster: cannot stand beside shards");
+}
+
 std::string shards_of(std::size_t count) {
   std::string text = "[redis]\nshards = [";
   for (std::size_t i = 0; i < count; ++i)
@@ -237,7 +270,7 @@ TEST_CASE("config: what later versions will have is not supported rather than un
   check_refused("[prefilter]\ntrust = \"2m\"\n", "allowd.toml:2: prefilter.trust: must be at most 1m");
   check_refused("[prefilter]\nhold = \"2s\"\n",
                 "allowd.toml:2: prefilter.hold: must not be longer than trust");
-  for (const char* key : {"cluster", "sentinel", "clock", "password_file", "max_connection_age"}) {
+  for (const char* key : {"sentinel", "clock", "password_file", "max_connection_age"}) {
     check_refused("[redis]\nurl = \"redis://h\"\n" + std::string(key) + " = 1\n",
                   "allowd.toml:3: redis." + std::string(key) + ": is not supported by this version");
   }
@@ -317,7 +350,7 @@ TEST_CASE("config: a wrong value is said") {
       "[agent]\ndeadline = \"20\"\n",
       "allowd.toml:2: agent.deadline: a duration needs a unit: us, ms, s (sec, second), m (min, minute), h "
       "(hour), d (day) or week");
-  check_refused("[redis]\nprefix = \"a\"\n", "allowd.toml:1: redis: url or shards is missing");
+  check_refused("[redis]\nprefix = \"a\"\n", "allowd.toml:1: redis: url, shards or cluster is missing");
   check_refused("[redis]\nurl = \"http://h\"\n",
                 "allowd.toml:2: redis.url: a Redis URL begins with redis://, rediss:// or unix://");
   const std::string prefix =

@@ -74,6 +74,10 @@ key_file = "KEY"
 server_name = "n"
 verify = false
 """
+CLUSTER = """
+[redis]
+cluster = [ "redis://u:p@h:1" ]
+"""
 
 
 def documented() -> dict[str, dict[str, str]]:
@@ -105,7 +109,8 @@ def test_every_key_that_the_agent_has_is_documented_and_the_reverse(tmp_path: Pa
     tls = otherwise["redis"].pop("tls")
     reference = documented()
     assert set(effective["agent"]) == set(reference["agent"])
-    assert set(effective["redis"]) | set(otherwise["redis"]) == set(reference["redis"])
+    cluster = check(tmp_path, CLUSTER)
+    assert set(effective["redis"]) | set(otherwise["redis"]) | set(cluster["redis"]) == set(reference["redis"])
     assert set(tls) == set(reference["redis.tls"])
     assert set(effective["prefilter"]) == set(reference["prefilter"])
     assert set().union(*effective["limits"].values()) == set(reference["limits.NAME"])

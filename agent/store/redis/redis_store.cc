@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "agent/store/redis/shard_metrics.h"
+
 namespace allowd::store {
 namespace {
 
@@ -11,11 +13,6 @@ std::vector<std::string> names_of(std::span<const RedisNode> nodes) {
   std::vector<std::string> names;
   for (const RedisNode& node : nodes) names.push_back(node.name);
   return names;
-}
-
-// What one server measures, not what it counts: of several the largest is of interest.
-bool is_measured(std::string_view metric) {
-  return metric == "redis_clock_uncertainty_seconds" || metric == "agents_known";
 }
 
 // The set in which agents are counted. No key of a limit is like it: those have four hex digits in the
@@ -39,7 +36,7 @@ RedisStore::RedisStore(loop::Loop& loop, const Options& options)
                            .reconnect_max = options.reconnect_max,
                            .script = {},
                            .random_seed = options.random_seed + shards_.size()},
-                  .heartbeat = {.key = agents_key(options.prefix),
+                  .heartbeat = {.key = [key = agents_key(options.prefix)] { return key; },
                                 .id = options.agent_id,
                                 .random_seed = options.random_seed + shards_.size()},
                   .max_questions = std::max<std::size_t>(1, options.max_questions / options.nodes.size())}));
@@ -97,7 +94,9 @@ void RedisStore::reset(std::uint32_t shard, std::string_view limit_tag, std::str
                        std::function<void(bool)> done) {
   // Others may be answered, and ask again, before it is sent.
   const std::string own(redis_key(limit_tag, key));
-  shards_[shard]->reset(own, std::move(done));
+  shards_[shard]->reset(own, false, [done = std::move(done)](const Reply& reply) {
+    done(reply != nullptr && !is_error(reply));
+  });
 }
 
 std::string RedisStore::describe_shards() const {
@@ -124,10 +123,7 @@ void RedisStore::collect(std::vector<stats::Metric>& metrics) const {
   for (std::size_t i = 1; i < shards_.size(); ++i) {
     others.clear();
     shards_[i]->collect(others);
-    for (std::size_t j = 0; j < others.size(); ++j) {
-      double& value = metrics[first + j].value;
-      value = is_measured(others[j].name) ? std::max(value, others[j].value) : value + others[j].value;
-    }
+    add_shard_metrics(std::span(metrics).subspan(first), others);
   }
 }
 

@@ -13,13 +13,13 @@
 #include <vector>
 
 #include "agent/store/redis/link/endpoint.h"
+#include "agent/store/redis/remote_store.h"
 #include "agent/store/redis/shard.h"
 #include "agent/store/redis/topology/rendezvous.h"
-#include "agent/store/shared_store.h"
 
 namespace allowd::store {
 
-class RedisStore final : public SharedStore {
+class RedisStore final : public RemoteStore {
  public:
   struct Options {
     std::vector<RedisNode> nodes;  // at least one; no two names alike
@@ -35,12 +35,9 @@ class RedisStore final : public SharedStore {
 
   RedisStore(loop::Loop& loop, const Options& options);
 
-  // Begins to connect.
-  void start();
-  // Sends what has gathered. Call at the end of each turn of the loop.
-  void flush();
-  // This agent is about to stop: it counts no more.
-  void leave();
+  void start() override;
+  void flush() override;
+  void leave() override;
 
   void attach(SharedSink& sink) override;
   [[nodiscard]] std::uint32_t shard_of(std::string_view limit_tag, std::string_view key,

@@ -20,6 +20,8 @@ using limiter::Operation;
 constexpr std::uint64_t kNobody = ~std::uint64_t{0};
 
 constexpr limiter::Micros kResetPatience = std::chrono::seconds(1);
+constexpr limiter::Micros kConnectPatience = std::chrono::milliseconds(500);
+constexpr std::uint8_t kMostRedirections = 5;
 
 std::size_t shape_of(const ScriptCall& call) {
   return static_cast<std::size_t>(call.definition(call.items().front()).shape());
@@ -29,7 +31,8 @@ std::size_t shape_of(const ScriptCall& call) {
 // done.
 bool has_done_nothing(ServerError kind) {
   return kind == ServerError::busy || kind == ServerError::no_memory || kind == ServerError::cannot_persist ||
-         kind == ServerError::wrong_server;
+         kind == ServerError::wrong_server || kind == ServerError::moved || kind == ServerError::ask ||
+         kind == ServerError::cluster_down;
 }
 
 }  // namespace
@@ -39,18 +42,25 @@ Shard::Shard(loop::Loop& loop, Options options)
       max_questions_(options.max_questions),
       max_growing_calls_(options.max_growing_calls),
       max_full_calls_(options.max_full_calls),
+      router_(options.router),
       breaker_(options.link.random_seed),
       link_(loop,
             [&] {
               options.link.script = decision_script();
               return std::move(options.link);
             }()),
-      heartbeat_(loop, link_, std::move(options.heartbeat)) {
+      heartbeat_(loop, link_, std::move(options.heartbeat)),
+      open_(options.groups) {
   link_.set_on_up([this] { heartbeat_.begin(); });
   link_.set_reminder([this, reported = std::uint64_t{0}]() mutable {
     const std::uint64_t since = refused_unasked_total_ - std::exchange(reported, refused_unasked_total_);
     return std::to_string(since) + " questions answered by on_failure since the last such line";
   });
+}
+
+void Shard::start() {
+  if (router_ != nullptr) wait_until_ = loop_.now() + kConnectPatience;
+  link_.start();
 }
 
 std::optional<ShardTime> Shard::time(SteadyTime now) const {
@@ -60,14 +70,14 @@ std::optional<ShardTime> Shard::time(SteadyTime now) const {
 }
 
 bool Shard::ask(const SharedQuestion& question, std::string_view redis_key) {
-  if (!link_.is_up() || questions_open_ >= max_questions_ || !breaker_.lets_through(loop_.now())) {
+  if (!takes_questions() || questions_open_ >= max_questions_ || !breaker_.lets_through(loop_.now())) {
     refused_unasked_total_ += question.times;
     return false;
   }
   if (breaker_.state() == Breaker::State::probing) probe_ = question.ticket;
   // First what is to be given back: a force that finds nothing left takes nothing.
   if (!owed_.empty() && breaker_.state() == Breaker::State::closed) pay_debts();
-  open_call(question.definition->shape())
+  open_call(group_of(question), question.definition->shape())
       .add(question.operation, *question.definition, redis_key, question.cost, question.ticket,
            question.times);
   ++questions_open_;
@@ -82,7 +92,7 @@ bool Shard::ask_together(std::span<const SharedQuestion> questions, std::span<co
            !question.definition->is_shadow() && question.operation == Operation::take;
   });
   if (!are_takes || questions.size() > ScriptCall::kMaxWeight) return false;
-  if (!link_.is_up() || questions_open_ + questions.size() > max_questions_) return false;
+  if (!takes_questions() || questions_open_ + questions.size() > max_questions_) return false;
   if (breaker_.state() != Breaker::State::closed) return false;  // several are no probe
   auto call = std::make_shared<BucketCall>();
   call->decide_together();
@@ -92,54 +102,73 @@ bool Shard::ask_together(std::span<const SharedQuestion> questions, std::span<co
   }
   questions_open_ += questions.size();
   questions_total_ += questions.size();
-  waiting_.push_back(std::move(call));
+  waiting_.push_back({std::move(call), group_of(questions.front())});
   return true;
 }
 
-ScriptCall& Shard::open_call(limiter::Definition::Shape shape) {
-  ScriptCall*& open = open_[static_cast<std::size_t>(shape)];
+ScriptCall& Shard::open_call(std::uint32_t group, limiter::Definition::Shape shape) {
+  ScriptCall*& open = open_[group][static_cast<std::size_t>(shape)];
   if (open == nullptr || open->is_full()) {
-    waiting_.push_back(ScriptCall::make(shape));
-    open = waiting_.back().get();
+    waiting_.push_back({ScriptCall::make(shape), group});
+    open = waiting_.back().call.get();
   }
   return *open;
 }
 
+void Shard::close(const Batch& batch) {
+  OpenCalls& open = open_[batch.group];
+  std::replace(open.begin(), open.end(), batch.call.get(), static_cast<ScriptCall*>(nullptr));
+}
+
+bool Shard::is_wanted(const ScriptCall::Item& item) const {
+  return item.ticket == kNobody || sink_->is_waiting(item.ticket);
+}
+
 bool Shard::is_wanted(const ScriptCall& call) const {
-  return std::any_of(call.items().begin(), call.items().end(), [this](const ScriptCall::Item& item) {
-    return item.ticket == kNobody || sink_->is_waiting(item.ticket);
-  });
+  return std::any_of(call.items().begin(), call.items().end(),
+                     [this](const ScriptCall::Item& item) { return is_wanted(item); });
+}
+
+bool Shard::give_back(const GiveBack& debt) {
+  // While the breaker is open it may be the probe.
+  if (!link_.is_up() || !breaker_.lets_through(loop_.now())) return false;
+  if (breaker_.state() == Breaker::State::probing) probe_ = kNobody;
+  open_call(debt.group, debt.definition->shape())
+      .add(Operation::refund, *debt.definition, debt.redis_key, debt.cost, kNobody);
+  ++questions_open_;
+  ++given_back_total_;
+  return true;
+}
+
+void Shard::pay_debts() {
+  while (!owed_.empty() && give_back(owed_.front())) owed_.pop_front();
 }
 
 void Shard::flush() {
   if (!link_.is_up()) {
-    open_ = {};
-    for (const Call& call : std::exchange(waiting_, {})) drop_unsent(*call);
-    return;
+    first_wave_ += waves_.size();
+    waves_.clear();
+    return drop_unconnected();
   }
   if (breaker_.state() != Breaker::State::closed) drop_waiting();
   pay_debts();
-  while (!waiting_.empty() && may_send(*waiting_.front())) {
-    Call call = std::move(waiting_.front());
-    waiting_.pop_front();
-    std::replace(open_.begin(), open_.end(), call.get(), static_cast<ScriptCall*>(nullptr));
-    // Everybody may have been answered while it waited; asking now would charge for nothing.
-    is_wanted(*call) ? send(std::move(call)) : drop_unsent(*call);
-  }
+  send_waiting();
   link_.connection().flush();
 }
 
-void Shard::pay_debts() {
-  // While the breaker is open one of them may be the probe.
-  while (!owed_.empty() && breaker_.lets_through(loop_.now())) {
-    const GiveBack debt = std::move(owed_.front());
-    owed_.pop_front();
-    if (breaker_.state() == Breaker::State::probing) probe_ = kNobody;
-    open_call(debt.definition->shape())
-        .add(Operation::refund, *debt.definition, debt.redis_key, debt.cost, kNobody);
-    ++questions_open_;
-    ++given_back_total_;
+void Shard::drop_unconnected() {
+  const bool is_waited_for = takes_questions();
+  std::deque<Batch> kept;
+  for (Batch& batch : std::exchange(waiting_, {})) {
+    if (is_waited_for && is_wanted(*batch.call)) {
+      kept.push_back(std::move(batch));
+      continue;
+    }
+    close(batch);
+    drop_unsent(batch);
   }
+  // Whom that has answered may have asked again.
+  waiting_.insert(waiting_.begin(), kept.begin(), kept.end());
 }
 
 void Shard::drop_waiting() {
@@ -148,89 +177,159 @@ void Shard::drop_waiting() {
     probe_.reset();
     breaker_.on_probe_failed(Breaker::Failure::timed_out, loop_.now());
   }
-  open_ = {};
-  std::deque<Call> kept;
-  for (Call& call : std::exchange(waiting_, {}))
-    holds_probe(*call) ? kept.push_back(call) : drop_unsent(*call);
+  std::fill(open_.begin(), open_.end(), OpenCalls{});
+  std::deque<Batch> kept;
+  for (Batch& batch : std::exchange(waiting_, {}))
+    holds_probe(*batch.call) ? kept.push_back(std::move(batch)) : drop_unsent(batch);
   // Whom that has answered may have asked again.
   waiting_.insert(waiting_.begin(), kept.begin(), kept.end());
 }
 
-bool Shard::may_send(const ScriptCall& call) {
-  // What is full gains nothing by waiting.
-  return link_.connection().open_commands() < (call.is_full() ? max_full_calls_ : max_growing_calls_);
+void Shard::send_waiting() {
+  std::size_t sent = 0;
+  while (!waiting_.empty() && may_send(waiting_.front())) {
+    Batch batch = std::move(waiting_.front());
+    waiting_.pop_front();
+    close(batch);
+    // Everybody may have been answered while it waited; asking now would charge for nothing.
+    if (!is_wanted(*batch.call)) {
+      drop_unsent(batch);
+      continue;
+    }
+    batch.wave = first_wave_ + waves_.size();
+    send(std::move(batch));
+    ++sent;
+  }
+  if (open_.size() > 1 && sent > 0) waves_.push_back(sent);
 }
 
-void Shard::send(Call call) {
+std::size_t Shard::in_flight() {
+  return open_.size() == 1 ? link_.connection().open_commands() : waves_.size();
+}
+
+bool Shard::may_send(const Batch& batch) {
+  // What is full gains nothing by waiting.
+  return in_flight() < (batch.call->is_full() ? max_full_calls_ : max_growing_calls_);
+}
+
+void Shard::send(Batch batch) {
   Connection& connection = link_.connection();
   ++calls_total_;
-  auto* counters = link_.counts_without_script() ? dynamic_cast<CounterCall*>(call.get()) : nullptr;
+  // In a Cluster each command of a transaction may be redirected by a reply of its own: the script says it
+  // once.
+  const bool may_transact = router_ == nullptr && link_.counts_without_script();
+  auto* counters = may_transact ? dynamic_cast<CounterCall*>(batch.call.get()) : nullptr;
   if (counters != nullptr && !counters->has_repeated()) {
     const std::size_t before =
         counters->write_transaction(connection.outbox(), link_.clock().at(loop_.now()));
-    connection.expect([this, call = std::move(call)](const Reply& reply) { on_transaction(call, reply); },
+    connection.expect([this, batch = std::move(batch)](const Reply& reply) { on_transaction(batch, reply); },
                       before);
   } else {
-    call->write(connection.outbox(), link_.script_sha(), link_.clock().at(loop_.now()));
-    connection.expect([this, call = std::move(call)](const Reply& reply) { on_reply(call, reply); });
+    if (batch.is_asking) write_command(connection.outbox(), {"ASKING"});
+    batch.call->write(connection.outbox(), link_.script_sha(), link_.clock().at(loop_.now()));
+    const std::size_t before = batch.is_asking ? 1 : 0;
+    connection.expect(
+        [this, batch = std::move(batch)](const Reply& reply) {
+          end_of_wave(batch);
+          on_reply(batch, reply);
+        },
+        before);
   }
   link_.watch_for_stall();
 }
 
-bool Shard::has_failed(const Call& call, const Reply& reply) {
+void Shard::end_of_wave(const Batch& batch) {
+  // Of a connection that was given up, waves do not count any more.
+  if (batch.wave < first_wave_ || waves_.empty()) return;
+  --waves_[batch.wave - first_wave_];
+  while (!waves_.empty() && waves_.front() == 0) {
+    waves_.pop_front();
+    ++first_wave_;
+  }
+}
+
+bool Shard::has_failed(const Batch& batch, const Reply& reply) {
+  const ScriptCall& call = *batch.call;
   if (reply == nullptr) {
-    lost_total_ += call->items().size();
+    lost_total_ += call.items().size();
     // All that were lost with one connection are one failure.
-    if (std::exchange(lost_at_, loop_.now()) != loop_.now() || holds_probe(*call))
-      note_failure(*call, Breaker::Failure::lost, "the connection was lost");
-    fail(*call);
+    if (std::exchange(lost_at_, loop_.now()) != loop_.now() || holds_probe(call))
+      note_failure(call, Breaker::Failure::lost, "the connection was lost");
+    fail(call);
     return true;
   }
   if (!is_error(reply)) return false;
   const ErrorReply error = read_error(text_of(reply));
   if (error.kind == ServerError::script_lost) {
-    repeat(*call);
+    repeat(batch);
     return true;
   }
-  count_error(*call, text_of(reply), error.code);
-  const bool is_permitted = error.kind != ServerError::not_permitted;
-  note_failure(*call, is_permitted ? Breaker::Failure::refused : Breaker::Failure::not_permitted,
-               text_of(reply));
-  fail(*call, has_done_nothing(error.kind));
+  const bool is_redirected = error.kind == ServerError::moved || error.kind == ServerError::ask ||
+                             error.kind == ServerError::try_again;
+  if (router_ != nullptr && is_redirected) {
+    note_answer(call);
+    for (const ScriptCall::Item& item : call.items()) end_probe(item);
+    questions_open_ -= call.items().size();
+    router_->redirect(*this, batch, error.kind, text_of(reply));
+    return true;
+  }
+  if (router_ != nullptr && error.kind == ServerError::cluster_down) router_->doubt_map();
+  if (!reveals_cluster(error)) {
+    count_error(call, text_of(reply), error.code);
+    const bool is_permitted = error.kind != ServerError::not_permitted;
+    note_failure(call, is_permitted ? Breaker::Failure::refused : Breaker::Failure::not_permitted,
+                 text_of(reply));
+  }
+  fail(call, has_done_nothing(error.kind));
   if (error.kind == ServerError::wrong_server) {
     link_.drop({Error::Code::retry_later, std::string(text_of(reply))});
   }
   return true;
 }
 
-void Shard::on_reply(const Call& call, const Reply& reply) {
-  if (has_failed(call, reply)) return;
-  if (!call->fits(*reply)) {
-    note_failure(*call, Breaker::Failure::refused, "a malformed answer");
-    fail(*call);
+bool Shard::reveals_cluster(const ErrorReply& error) {
+  const bool does =
+      error.kind == ServerError::moved || error.kind == ServerError::ask || error.code == "CROSSSLOT";
+  if (router_ != nullptr || !does) return false;
+  ++errors_[std::string(error.code)];
+  if (!std::exchange(has_revealed_cluster_, true)) {
+    spdlog::error(
+        "redis {}: this is a Cluster: set [redis] cluster = [\"{}\"] in place of url or shards; "
+        "on_failure decides about keys that it keeps elsewhere",
+        link_.name(), link_.url());
+  }
+  return true;
+}
+
+void Shard::on_reply(const Batch& batch, const Reply& reply) {
+  if (has_failed(batch, reply)) return;
+  if (!batch.call->fits(*reply)) {
+    note_failure(*batch.call, Breaker::Failure::refused, "a malformed answer");
+    fail(*batch.call);
     return link_.drop({Error::Code::system, "the script's answer is malformed"});
   }
   healed_total_ += ScriptCall::healed(*reply);
-  settle(*call, call->answers(*reply));
+  settle(batch, batch.call->answers(*reply));
 }
 
-void Shard::on_transaction(const Call& call, const Reply& reply) {
+void Shard::on_transaction(const Batch& batch, const Reply& reply) {
   // A user who may not run transactions: the script needs no other right than it has.
   if (reply != nullptr && is_error(reply)) {
     const std::string_view code = read_error(text_of(reply)).code;
     if (code == "NOPERM" || code == "EXECABORT" || code == "ERR") link_.stop_transactions();
   }
-  if (has_failed(call, reply)) return;
-  const auto answers = static_cast<const CounterCall&>(*call).transaction_answers(*reply);
+  if (has_failed(batch, reply)) return;
+  const auto answers = static_cast<const CounterCall&>(*batch.call).transaction_answers(*reply);
   if (answers.empty()) {
-    note_failure(*call, Breaker::Failure::refused, "a malformed answer");
-    fail(*call);
+    note_failure(*batch.call, Breaker::Failure::refused, "a malformed answer");
+    fail(*batch.call);
     return link_.drop({Error::Code::system, "the answer to EXEC is malformed"});
   }
-  settle(*call, answers);
+  settle(batch, answers);
 }
 
-void Shard::settle(const ScriptCall& call, const std::vector<SharedAnswer>& answers) {
+void Shard::settle(const Batch& batch, const std::vector<SharedAnswer>& answers) {
+  const ScriptCall& call = *batch.call;
   std::string& reported = reported_errors_[shape_of(call)];
   if (!reported.empty()) spdlog::info("redis {}: {} succeeds again", link_.name(), name_of(call.algorithm()));
   reported.clear();
@@ -239,49 +338,89 @@ void Shard::settle(const ScriptCall& call, const std::vector<SharedAnswer>& answ
     const ScriptCall::Item& item = call.items()[i];
     const SharedAnswer& answer = answers[i];
     if (answer.status == Answer::Status::promised) {
-      repeat(call, item);
+      repeat(batch, item);
       continue;
     }
     --questions_open_;
     end_probe(item);
     if (answer.status == Answer::Status::failed) ++unknown_format_total_;
     if (item.ticket == kNobody) continue;
-    owe(call, item, sink_->on_answer(item.ticket, answer, loop_.now()));
+    owe(batch, item, sink_->on_answer(item.ticket, answer, loop_.now()));
   }
 }
 
-void Shard::owe(const ScriptCall& call, const ScriptCall::Item& item, std::int64_t cost) {
+void Shard::owe(const Batch& batch, const ScriptCall::Item& item, std::int64_t cost) {
   // As many as questions may be open: more cannot come late.
   if (cost == 0 || owed_.size() >= max_questions_) return;
-  if (call.definition(item).shape() == limiter::Definition::Shape::counter) return;  // it counts refusals too
-  owed_.push_back({std::string(call.redis_key(item)), call.definition(item).shared_from_this(), cost});
+  const limiter::Definition& definition = batch.call->definition(item);
+  if (definition.shape() == limiter::Definition::Shape::counter) return;  // it counts refusals too
+  GiveBack debt{std::string(batch.call->redis_key(item)), definition.shared_from_this(), cost, batch.group};
+  router_ != nullptr ? router_->give_back(*this, std::move(debt)) : owed_.push_back(std::move(debt));
 }
 
-void Shard::repeat(const ScriptCall& call) {
-  if (!link_.is_up()) return drop_unsent(call);  // nothing was charged
+void Shard::repeat(const Batch& batch) {
+  if (!link_.is_up()) return drop_unsent(batch);  // nothing was charged
   ++script_reloads_total_;
   link_.reload_script();
-  if (call.is_together()) {
-    auto again = std::make_shared<BucketCall>();
-    again->decide_together();
-    for (const ScriptCall::Item& item : call.items()) {
-      const bool is_wanted = sink_->is_waiting(item.ticket) && !item.was_repeated;
-      if (!is_wanted) return fail(call, true);  // they were asked as one, and expire as one
-      again->add(item.operation, call.definition(item), call.redis_key(item), item.cost, item.ticket, 1,
-                 true);
-    }
-    waiting_.push_back(std::move(again));
+  if (batch.call->is_together()) {
+    const bool was_repeated = batch.call->items().front().was_repeated;
+    if (was_repeated || !add_together_again(batch, batch.is_asking, false)) fail(*batch.call, true);
     return;
   }
-  for (const ScriptCall::Item& item : call.items()) repeat(call, item);
+  for (const ScriptCall::Item& item : batch.call->items()) repeat(batch, item);
 }
 
-void Shard::repeat(const ScriptCall& call, const ScriptCall::Item& item) {
-  const bool is_wanted = item.ticket == kNobody || sink_->is_waiting(item.ticket);
-  if (!link_.is_up() || !is_wanted || item.was_repeated) return answer_failed(item, true);
-  open_call(call.definition(item).shape())
-      .add(item.operation, call.definition(item), call.redis_key(item), item.cost, item.ticket, item.times,
-           true);
+void Shard::repeat(const Batch& batch, const ScriptCall::Item& item) {
+  if (!link_.is_up() || !is_wanted(item) || item.was_repeated) return answer_failed(item, true);
+  ScriptCall::Item again = item;
+  again.was_repeated = true;
+  add_again(batch, again, batch.is_asking, batch.is_asking);
+}
+
+void Shard::add_again(const Batch& from, const ScriptCall::Item& item, bool is_alone, bool is_asking) {
+  const limiter::Definition::Shape shape = from.call->definition(item).shape();
+  if (!is_alone) return open_call(from.group, shape).add_again(*from.call, item);
+  waiting_.push_back({ScriptCall::make(shape), from.group, is_asking});
+  waiting_.back().call->add_again(*from.call, item);
+}
+
+bool Shard::add_together_again(const Batch& from, bool is_asking, bool is_redirected) {
+  auto call = std::make_shared<BucketCall>();
+  call->decide_together();
+  for (ScriptCall::Item item : from.call->items()) {
+    if (!is_wanted(item)) return false;  // they were asked as one, and expire as one
+    is_redirected ? static_cast<void>(++item.redirections) : static_cast<void>(item.was_repeated = true);
+    call->add_again(*from.call, item);
+  }
+  waiting_.push_back({std::move(call), from.group, is_asking});
+  return true;
+}
+
+void Shard::take_over(const Batch& batch, Passage passage) {
+  if (!link_.is_up()) wait_until_ = std::max(wait_until_, loop_.now() + kConnectPatience);
+  const ScriptCall& call = *batch.call;
+  const bool is_asking = passage == Passage::asking;
+  questions_open_ += call.items().size();
+  const bool has_room = questions_open_ <= max_questions_;
+  if (call.is_together()) {
+    const bool may_go =
+        has_room && passage != Passage::one_by_one && call.items().front().redirections < kMostRedirections;
+    if (!may_go || !add_together_again(batch, is_asking, true)) fail(call, true);
+    return;
+  }
+  for (ScriptCall::Item item : call.items()) {
+    if (!has_room || !is_wanted(item) || item.redirections >= kMostRedirections) {
+      answer_failed(item, true);
+      continue;
+    }
+    ++item.redirections;
+    add_again(batch, item, passage != Passage::as_it_is, is_asking);
+  }
+}
+
+void Shard::refuse(const Batch& batch) {
+  questions_open_ += batch.call->items().size();
+  fail(*batch.call, true);
 }
 
 void Shard::answer_failed(const ScriptCall::Item& item, bool is_unasked) {
@@ -297,10 +436,10 @@ void Shard::fail(const ScriptCall& call, bool is_unasked) {
   for (const ScriptCall::Item& item : call.items()) answer_failed(item, is_unasked);
 }
 
-void Shard::drop_unsent(const ScriptCall& call) {
-  for (const ScriptCall::Item& item : call.items()) {
+void Shard::drop_unsent(const Batch& batch) {
+  for (const ScriptCall::Item& item : batch.call->items()) {
     if (item.ticket == kNobody) {
-      owe(call, item, item.cost);
+      owe(batch, item, item.cost);
       --given_back_total_;
     }
     answer_failed(item, true);
@@ -351,18 +490,21 @@ void Shard::end_probe(const ScriptCall::Item& item) {
   breaker_.on_probe_failed(Breaker::Failure::timed_out, loop_.now());
 }
 
-void Shard::reset(std::string_view redis_key, std::function<void(bool)> done) {
-  if (!link_.is_up()) return done(false);
+void Shard::reset(std::string_view redis_key, bool is_asking, std::function<void(const Reply&)> done) {
+  if (!link_.is_up()) return done(nullptr);
   Connection& connection = link_.connection();
   flush();  // what was asked before is decided before
   const std::uint64_t number = ++last_reset_;
   Reset& reset = resets_.try_emplace(number, Reset{loop::Timer(loop_), std::move(done)}).first->second;
-  reset.patience.once(kResetPatience, [&reset] { std::exchange(reset.done, nullptr)(false); });
+  reset.patience.once(kResetPatience, [&reset] { std::exchange(reset.done, nullptr)(nullptr); });
+  if (is_asking) write_command(connection.outbox(), {"ASKING"});
   write_command(connection.outbox(), {"DEL", redis_key});
-  connection.expect([this, number](const Reply& reply) {
-    const auto answered = resets_.extract(number);
-    if (answered.mapped().done) answered.mapped().done(reply != nullptr && !is_error(reply));
-  });
+  connection.expect(
+      [this, number](const Reply& reply) {
+        const auto answered = resets_.extract(number);
+        if (answered.mapped().done) answered.mapped().done(reply);
+      },
+      is_asking ? 1 : 0);
   connection.flush();
   link_.watch_for_stall();
 }
@@ -378,7 +520,9 @@ std::string Shard::describe() const {
           std::to_string(link_.clock().uncertainty(loop_.now()).count());
   text += " " + std::string(name_of(breaker_.state()));
   text += " " + (agents() ? std::to_string(*agents()) : "unknown");
-  text += !link_.is_up() ? " unknown\n" : link_.counts_without_script() ? " multi\n" : " script\n";
+  text += !link_.is_up()                                        ? " unknown\n"
+          : router_ == nullptr && link_.counts_without_script() ? " multi\n"
+                                                                : " script\n";
   return text;
 }
 

@@ -50,10 +50,10 @@ void Heartbeat::beat() {
   const auto [least, most] = kBetweenBeats;
   timer_.once(Micros{std::uniform_int_distribution(least.count(), most.count())(random_)},
               [this] { beat(); });
-  if (!link_.is_up()) return;
+  const std::string key = options_.key ? options_.key() : std::string();
+  if (!link_.is_up() || key.empty()) return;
   Connection& connection = link_.connection();
   const limiter::TimePoint now = link_.clock().at(loop_.now());
-  const std::string_view key = options_.key;
   if (std::exchange(is_foreign_, false)) {
     write_command(connection.outbox(), {"DEL", key});
     connection.expect([this](const Reply& reply) {
@@ -93,9 +93,10 @@ void Heartbeat::report(const Reply& error) {
 void Heartbeat::leave() {
   has_left_ = true;
   timer_.stop();
-  if (!link_.is_up()) return;
+  const std::string key = options_.key ? options_.key() : std::string();
+  if (!link_.is_up() || key.empty()) return;
   Connection& connection = link_.connection();
-  write_command(connection.outbox(), {"ZREM", options_.key, options_.id});
+  write_command(connection.outbox(), {"ZREM", key, options_.id});
   connection.expect([](const Reply&) {});
   connection.flush();
 }

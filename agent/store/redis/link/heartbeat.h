@@ -17,6 +17,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <optional>
 #include <random>
 #include <string>
@@ -46,8 +47,9 @@ class AgentCount {
 class Heartbeat {
  public:
   struct Options {
-    std::string key;  // of the set
-    std::string id;   // of this agent; no two alike
+    // Which set that is now, wherever the server keeps it; empty: none. Null: it is always none.
+    std::function<std::string()> key;
+    std::string id;  // of this agent; no two alike
     std::uint64_t random_seed = 0;
   };
 
