@@ -121,6 +121,10 @@ class Agent:
         self._was_killed = True
         processes.kill(self.process)
 
+    def wait_for_redis(self) -> None:
+        """Until all of its servers can be asked."""
+        processes.wait_until(lambda: not self.ask("info")["degraded"], "it has found its Redis")
+
     def stop(self) -> None:
         """SIGTERM, and all that was promised about the end. Twice is fine."""
         if self.process.poll() is None and not self._was_told_to_stop:

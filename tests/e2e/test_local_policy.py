@@ -97,7 +97,7 @@ def test_a_share_by_hand_and_tiers(rack: Rack, make_redis: MakeRedis) -> None:
     wait_until_back(agent)
     assert agent.peek("fixed", "k").remaining == 36
     assert agent.allow("login", "k").verdict == "limited"
-    assert agent.metric("local_share_debited_permits_total") == 4 + 15
+    wait_until(lambda: agent.metric("local_share_debited_permits_total") == 4 + 15, "both are debited")
 
 
 def test_an_agent_that_never_saw_redis_denies_unless_its_share_is_given(rack: Rack, make_redis: MakeRedis) -> None:

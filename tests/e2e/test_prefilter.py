@@ -80,12 +80,8 @@ class Site(NamedTuple):
 
 def start(rack: Rack, redis: RedisServer, text: str = ALL, *, more: str = "") -> Agent:
     agent = rack.start(text, redis=redis.config() + more)
-    wait_until_connected(agent)
+    agent.wait_for_redis()
     return agent
-
-
-def wait_until_connected(agent: Agent) -> None:
-    wait_until(lambda: not agent.ask("info")["degraded"], "it has found its Redis")
 
 
 @pytest.fixture(scope="module")
@@ -248,7 +244,7 @@ def test_a_raised_limit_is_noticed_at_once(rack: Rack, shared_redis: RedisServer
     path = rack.new_path(".sock")
     config = rack.write_config(limits(KINDS), path=path, redis=shared_redis.config())
     agent = rack.start_command(["--config", str(config)], path)
-    wait_until_connected(agent)
+    agent.wait_for_redis()
     for limit in KINDS:
         drain(agent, limit, "raised")
         refused_here(agent, limit, "raised")
@@ -364,7 +360,7 @@ def test_a_pause_under_a_flood_on_one_key_leaves_nobody_waiting(rack: Rack, redi
         redis.pause()
         time.sleep(2.0)
         redis.resume()
-        wait_until_connected(agent)
+        agent.wait_for_redis()
         time.sleep(0.3)
         recovered = time.monotonic()
         time.sleep(0.7)

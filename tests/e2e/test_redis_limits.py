@@ -539,6 +539,7 @@ def test_reset_forgets_what_a_key_has_used_under_every_kind_of_its_limit(rack: R
     overrides = "\noverrides = { l = { rate = \"1/h\", algorithm = \"sliding_log\" }, c = { rate = \"1/h\", algorithm = \"counter\" } }"
     for number, kind in enumerate(kinds.values(), 1):
         agent = rack.start(f"[limits.api]\n{kind}{overrides}", redis=redis.config() + ASK_ALWAYS)
+        agent.wait_for_redis()
         with agent.connect() as client:
             for key in ("k", "bystander"):
                 assert client.allow("api", key, 10, deadline_us=5_000_000).remaining == 0

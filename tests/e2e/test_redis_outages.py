@@ -45,12 +45,8 @@ MakeRedis = Callable[..., RedisServer]
 def start(rack: Rack, redis: RedisServer) -> Agent:
     """An agent that is connected to this Redis."""
     agent = rack.start(LIMITS, agent=AGENT, redis=redis.config() + ASK_ALWAYS)
-    wait_until_connected(agent)
+    agent.wait_for_redis()
     return agent
-
-
-def wait_until_connected(agent: Agent) -> None:
-    wait_until(lambda: not agent.ask("info")["degraded"], "it has found its Redis")
 
 
 def wait_until_quiet(agent: Agent) -> None:
@@ -111,7 +107,7 @@ def test_a_wrong_password_is_an_outage_that_is_logged_once_and_never_shown(rack:
     assert agent.log().count("WRONGPASS") == 1, agent.log()
     assert "s3cr3t" not in agent.log()
     redis.call("CONFIG", "SET", "requirepass", "s3cr3t")
-    wait_until_connected(agent)
+    agent.wait_for_redis()
 
 
 # Under load
@@ -251,7 +247,7 @@ def test_two_agents_through_an_outage_never_pass_the_limit_together(rack: Rack, 
         time.sleep(0.3)
         redis.start()
         for agent in agents:
-            wait_until_connected(agent)
+            agent.wait_for_redis()
         time.sleep(0.5)
         results = [load.finish() for load in (first, second)]
     for result in results:
@@ -277,7 +273,7 @@ def test_a_grant_that_comes_after_the_refusal_is_given_back(rack: Rack, redis: R
         assert {reply.result[5] for reply in refused.values()} == {"unavailable"}
         time.sleep(seconds - DEADLINE)
         redis.resume()
-        wait_until_connected(agent)
+        agent.wait_for_redis()
         wait_until(lambda: agent.metric("late_answers_total") >= len(KEYS), "the late answers have come")
         wait_until_quiet(agent)
         assert used(redis) == dict.fromkeys(KEYS, 50), "the refused queries are charged to nobody"

@@ -114,7 +114,7 @@ def test_a_server_that_the_authority_vouches_for(
         assert "s3cr3t" not in agent.log() + agent.admin("shards")
     with server.redis.client() as client:
         client.call("SELECT", 3)
-        assert len(client.call("KEYS", "*")) == 1
+        assert len(client.call("KEYS", "*:api:*")) == 1
         clients = client.call("CLIENT", "LIST").decode()
     assert clients.count(" name=allowd ") == 2
 

@@ -90,6 +90,7 @@ def test_a_hot_key_stands_out_of_a_flood_and_the_figures_keep_their_bound(rack: 
 
 def test_what_redis_decides_and_what_it_does_not_counts(rack: Rack, redis: RedisServer) -> None:
     agent = rack.start('[limits.api]\nrate = "2/h"\non_failure = "deny"', redis=f'url = "{redis.url}"')
+    agent.wait_for_redis()
     decisions = [agent.allow("api", b"\x00k", deadline_us=5_000_000) for _ in range(5)]
     assert [decision.allowed for decision in decisions] == [True, True, False, False, False]
     assert top(agent) == {"queries": [r'5 0 "api" "\x00k"'], "refusals": [r'3 0 "api" "\x00k"']}
