@@ -7,9 +7,11 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <iostream>
 #include <memory>
 #include <random>
@@ -59,6 +61,14 @@ std::size_t clients_that_fit(std::size_t wanted, std::size_t shards) {
   if (wanted <= room) return wanted;
   spdlog::warn("max_connections is cut to {}: only {} file descriptors may be open", room, limit.rlim_cur);
   return room;
+}
+
+// libuv looks names up on half of its threads at most, and one that hangs keeps its thread. Two for each
+// server leave one for everybody else's. Must come before the first use of the pool; the environment wins.
+void size_thread_pool(std::size_t servers) {
+  constexpr std::size_t kDefault = 4;
+  const std::string threads = std::to_string(std::max(kDefault, 2 * servers));
+  ::setenv("UV_THREADPOOL_SIZE", threads.c_str(), 0);
 }
 
 Result<config::Config> load(const std::string& path) {
@@ -124,6 +134,7 @@ int serve(config::Config config, const std::string& config_path) {
     spdlog::critical("{}", unusable->message);
     return kFailed;
   }
+  size_thread_pool(config.redis ? config.redis->nodes.size() : 0);
   loop::Loop loop;
   const auto started = loop.now();
   stats::Registry registry;

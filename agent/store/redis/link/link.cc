@@ -60,6 +60,7 @@ Link::Link(loop::Loop& loop, Options options)
     : loop_(loop),
       options_(std::move(options)),
       name_(options_.label.empty() ? url() : options_.label + " (" + url() + ")"),
+      addresses_(loop),
       random_(options_.random_seed),
       attempt_timer_(loop),
       sign_in_timer_(loop),
@@ -94,7 +95,7 @@ void Link::open(const RedisEndpoint& endpoint) {
         if (generation == generation_) go_down(why);
       });
   connection_->set_tls(options_.tls);
-  connection_->open([this] { sign_in(); });
+  connection_->open(addresses_, [this] { sign_in(); });
 }
 
 void Link::give_up_attempt(Error why) {
@@ -159,10 +160,18 @@ void Link::come_up() {
   ++connects_total_;
   has_reported_down_ = false;
   spdlog::info("redis {}: connected, clock known to {} us", name_, clock_.uncertainty(loop_.now()).count());
+  report_look_up();
   clock_timer_.every(kClockEvery, [this] {
     measure_clock(kClockRounds, [] {});
     watch_for_stall();  // so that a server that hangs is noticed before a query has to wait for it
   });
+}
+
+void Link::report_look_up() {
+  const int status = connection_->look_up_status();
+  if (std::exchange(has_reported_look_up_, status != 0) || status == 0) return;
+  spdlog::warn("redis {}: its name cannot be looked up ({}): connected by the addresses of before", name_,
+               uv_strerror(status));
 }
 
 void Link::go_down(const Error& why) {
@@ -238,6 +247,9 @@ void Link::collect(std::vector<stats::Metric>& metrics) const {
                      number(attempts_total_)});
   metrics.push_back(
       {"redis_connects_total", Kind::counter, "Attempts that succeeded.", number(connects_total_)});
+  metrics.push_back({"redis_look_ups_failed_total", Kind::counter,
+                     "Look-ups of a server's name that failed or took longer than half a second.",
+                     number(addresses_.failures())});
   metrics.push_back({"redis_stalls_total", Kind::counter,
                      "Connections given up because Redis did not answer for a second.",
                      number(stalls_total_)});

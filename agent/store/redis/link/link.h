@@ -83,6 +83,7 @@ class Link {
   void come_up();
   void go_down(const Error& why);
   void schedule_attempt();
+  void report_look_up();
   void check_for_stall();
   void end_draining();
   // Sends one command of the sign-in; an error reply or a lost connection ends the attempt.
@@ -93,6 +94,7 @@ class Link {
   Options options_;
   std::string name_;        // for the log
   RedisEndpoint endpoint_;  // where the source said last
+  loop::AddressBook addresses_;
   std::unique_ptr<Connection> connection_;
   std::unique_ptr<Connection> draining_;  // stalled; kept for its late replies
   ShardClock clock_;
@@ -101,6 +103,7 @@ class Link {
   int server_major_version_ = 0;  // 0: it does not say
   bool is_up_ = false;
   bool has_reported_down_ = false;
+  bool has_reported_look_up_ = false;
   std::uint64_t generation_ = 0;  // of connection_; an older one's end is not the link's
   std::uint64_t attempts_ = 0;    // since the link was up
   std::uint64_t attempts_total_ = 0;
