@@ -63,6 +63,12 @@ std::size_t clients_that_fit(std::size_t wanted, std::size_t shards) {
   return room;
 }
 
+// Servers whose names may have to be looked up.
+std::size_t servers_in(const config::Config& config) {
+  if (!config.redis) return 0;
+  return config.redis->nodes.size() + (config.redis->sentinel ? config.redis->sentinel->sentinels.size() : 0);
+}
+
 // libuv looks names up on half of its threads at most, and one that hangs keeps its thread. Two for each
 // server leave one for everybody else's. Must come before the first use of the pool; the environment wins.
 void size_thread_pool(std::size_t servers) {
@@ -106,8 +112,11 @@ std::unique_ptr<store::MemoryStore> make_memory_store(const config::Config& conf
 struct SharedLimits {
   SharedLimits(const config::Config& config, loop::Loop& loop)
       : redis(loop, {.nodes = config.redis->nodes,
+                     .sentinel = config.redis->sentinel,
                      .prefix = config.redis->prefix,
                      .reconnect_max = config.redis->reconnect_max,
+                     .max_connection_age = config.redis->max_connection_age,
+                     .deadline = config.agent.deadline,
                      .tls = config.redis->tls,
                      .random_seed = random_bits()}),
         prefilter(redis, {.trust = config.prefilter.trust,
@@ -134,7 +143,7 @@ int serve(config::Config config, const std::string& config_path) {
     spdlog::critical("{}", unusable->message);
     return kFailed;
   }
-  size_thread_pool(config.redis ? config.redis->nodes.size() : 0);
+  size_thread_pool(servers_in(config));
   loop::Loop loop;
   const auto started = loop.now();
   stats::Registry registry;

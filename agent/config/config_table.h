@@ -110,6 +110,18 @@ class Table {
     }
     return all;
   }
+  std::vector<std::string> texts(std::string_view name) const {
+    const toml::node* node = table_.get(name);
+    std::vector<std::string> all;
+    if (node == nullptr) return all;
+    const auto* array = node->as_array();
+    if (array == nullptr) fail(name, "must be an array of strings");
+    for (const toml::node& element : *array) {
+      if (element.as_string() == nullptr) fail(name, "must be an array of strings");
+      all.push_back(element.as_string()->get());
+    }
+    return all;
+  }
   [[nodiscard]] std::vector<std::string> names() const {
     std::vector<std::string> all;
     for (const auto& [key, node] : table_) all.emplace_back(key.str());

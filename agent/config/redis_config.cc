@@ -12,16 +12,17 @@ namespace {
 
 constexpr std::size_t kMaxShards = 64;
 constexpr std::size_t kMaxShardNameBytes = 64;
+constexpr std::size_t kMaxSentinels = 16;
 
-store::RedisEndpoint read_url(const Table& table) {
+store::RedisEndpoint read_url(const Table& table, const store::UrlRules& rules) {
   const auto url = table.text("url");
   if (!url) table.fail("url is missing");
-  auto endpoint = store::parse_redis_url(*url);
+  auto endpoint = store::parse_redis_url(*url, rules);
   if (!endpoint) table.fail("url", endpoint.error().message);
   return *endpoint;
 }
 
-std::vector<store::RedisNode> read_shards(const Table& table) {
+std::vector<store::RedisNode> read_shards(const Table& table, const store::UrlRules& rules) {
   constexpr std::array<std::string_view, 2> kKnown = {"name", "url"};
   std::vector<store::RedisNode> nodes;
   for (const Table& shard : table.tables("shards")) {
@@ -36,10 +37,105 @@ std::vector<store::RedisNode> read_shards(const Table& table) {
     const bool is_taken =
         std::any_of(nodes.begin(), nodes.end(), [&](const auto& node) { return node.name == *name; });
     if (is_taken) shard.fail("name", "is another shard's too");
-    nodes.push_back({*name, read_url(shard)});
+    nodes.push_back({*name, read_url(shard, rules)});
   }
   if (nodes.empty() || nodes.size() > kMaxShards) table.fail("shards", "must be 1 to 64 shards");
   return nodes;
+}
+
+std::string read_password_path(const Table& table) {
+  const auto path = table.text("password_file");
+  if (!path) return "";
+  if (path->empty() || path->find('\0') != std::string::npos) table.fail("password_file", "must be a path");
+  return *path;
+}
+
+// Signing in, where a URL does not say it.
+void read_user(const Table& table, store::RedisEndpoint& endpoint) {
+  endpoint.user = table.text("user").value_or("");
+  endpoint.password = table.text("password").value_or("");
+  endpoint.password_file = read_password_path(table);
+  if (!endpoint.password.empty() && !endpoint.password_file.empty()) {
+    table.fail("password_file", "cannot stand beside password");
+  }
+  if (!endpoint.user.empty() && endpoint.password.empty() && endpoint.password_file.empty()) {
+    table.fail("user", "needs a password or a password_file");
+  }
+}
+
+store::SentinelGroup read_sentinel(const Table& table) {
+  constexpr std::array<std::string_view, 5> kKnown = {"master", "nodes", "user", "password", "password_file"};
+  table.allow_only(kKnown);
+  store::SentinelGroup group;
+  const auto master = table.text("master");
+  if (!master) table.fail("master is missing");
+  const bool is_plain =
+      std::all_of(master->begin(), master->end(), [](unsigned char c) { return c > 0x20 && c < 0x7f; });
+  if (master->empty() || !is_plain) table.fail("master", "must be printable ASCII characters without spaces");
+  group.master = *master;
+  store::RedisEndpoint common;
+  read_user(table, common);
+  const bool has_common = !common.password.empty() || !common.password_file.empty();
+  for (const std::string& url : table.texts("nodes")) {
+    auto sentinel = store::parse_redis_url(url, {.default_port = store::kSentinelPort});
+    if (!sentinel) table.fail("nodes", sentinel.error().message);
+    if (sentinel->db != 0) table.fail("nodes", "a sentinel has no databases");
+    if (!group.sentinels.empty() && group.sentinels.front().is_tls != sentinel->is_tls) {
+      table.fail("nodes", "must be all redis:// or all rediss://");
+    }
+    if (has_common) {
+      if (!sentinel->password.empty()) table.fail("nodes", "cannot have passwords beside the table's own");
+      sentinel->user = common.user;
+      sentinel->password = common.password;
+      sentinel->password_file = common.password_file;
+    }
+    group.sentinels.push_back(*sentinel);
+  }
+  if (group.sentinels.empty() || group.sentinels.size() > kMaxSentinels) {
+    table.fail("nodes", "must be 1 to 16 URLs");
+  }
+  return group;
+}
+
+// What says where Redis is.
+void read_topology(const Table& table, RedisConfig& redis) {
+  constexpr std::array<std::string_view, 3> kTopologies = {"url", "shards", "sentinel"};
+  constexpr std::array<std::string_view, 3> kBesideSentinel = {"user", "password", "db"};
+  std::string_view chosen;
+  for (const std::string_view key : kTopologies) {
+    if (!table.has(key)) continue;
+    if (!chosen.empty()) table.fail(key, "cannot stand beside " + std::string(chosen));
+    chosen = key;
+  }
+  if (chosen.empty()) table.fail("url, shards or sentinel is missing");
+  if (chosen != "sentinel") {
+    for (const std::string_view key : kBesideSentinel) {
+      if (table.has(key)) table.fail(key, "must stand in the URL, or beside sentinel");
+    }
+    const store::UrlRules rules{.may_lack_password = table.has("password_file")};
+    if (chosen == "shards") {
+      redis.nodes = read_shards(table, rules);
+    } else {
+      redis.nodes = {{std::string(store::kOnlyRedis), read_url(table, rules)}};
+    }
+    return;
+  }
+  const auto sentinel = table.table("sentinel");
+  redis.sentinel = read_sentinel(*sentinel);
+  store::RedisEndpoint server;
+  read_user(table, server);
+  server.is_tls = redis.sentinel->sentinels.front().is_tls;
+  server.db = static_cast<int>(table.integer("db", 0, 1'000'000).value_or(0));
+  redis.nodes = {{std::string(store::kOnlyRedis), server}};
+}
+
+void read_password_file(const Table& table, RedisConfig& redis) {
+  redis.password_file = read_password_path(table);
+  if (redis.password_file.empty()) return;
+  for (store::RedisNode& node : redis.nodes) {
+    if (!node.endpoint.password.empty()) table.fail("password_file", "cannot stand beside a URL's password");
+    node.endpoint.password_file = redis.password_file;
+  }
 }
 
 }  // namespace
@@ -49,19 +145,14 @@ bool RedisConfig::uses_tls() const {
 }
 
 RedisConfig read_redis(const Table& table) {
-  constexpr std::array<std::string_view, 5> kKnown = {"url", "shards", "prefix", "reconnect_max", "tls"};
-  constexpr std::array<std::string_view, 5> kLater = {"cluster", "sentinel", "clock", "password_file",
-                                                      "max_connection_age"};
+  constexpr std::array<std::string_view, 11> kKnown = {
+      "url",    "shards",        "sentinel",           "user", "password", "db", "password_file",
+      "prefix", "reconnect_max", "max_connection_age", "tls"};
+  constexpr std::array<std::string_view, 2> kLater = {"cluster", "clock"};
   table.allow_only(kKnown, kLater);
   RedisConfig redis;
-  if (table.has("shards")) {
-    if (table.has("url")) table.fail("shards", "cannot stand beside url");
-    redis.nodes = read_shards(table);
-  } else if (table.has("url")) {
-    redis.nodes = {{std::string(store::kOnlyRedis), read_url(table)}};
-  } else {
-    table.fail("url or shards is missing");
-  }
+  read_topology(table, redis);
+  read_password_file(table, redis);
   if (const auto prefix = table.text("prefix")) {
     const bool is_plain = std::all_of(prefix->begin(), prefix->end(), [](unsigned char c) {
       return c > 0x20 && c < 0x7f && c != '{' && c != '}' && c != ':';
@@ -72,6 +163,9 @@ RedisConfig read_redis(const Table& table) {
     redis.prefix = *prefix;
   }
   redis.reconnect_max = table.duration("reconnect_max").value_or(redis.reconnect_max);
+  if (!table.is_text("max_connection_age") || *table.text("max_connection_age") != "0") {
+    redis.max_connection_age = table.duration("max_connection_age").value_or(redis.max_connection_age);
+  }
   if (const auto tls = table.table("tls")) {
     if (!redis.uses_tls()) table.fail("tls", "is for rediss:// URLs, and there is none");
     redis.tls = read_tls(*tls);

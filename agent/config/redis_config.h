@@ -4,6 +4,7 @@
 #pragma once
 
 #include <chrono>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,14 +17,18 @@ namespace allowd::config {
 class Table;
 
 struct RedisConfig {
-  std::vector<store::RedisNode> nodes;  // never empty; of a `url` alone one, named kOnlyRedis
+  // Never empty. Of a `url` alone one, named kOnlyRedis; so too of a `sentinel`, without an address then.
+  std::vector<store::RedisNode> nodes;
+  std::optional<store::SentinelGroup> sentinel;
+  std::string password_file;  // stands in every node's endpoint as well; empty: none
   std::string prefix = "allowd";
   limiter::Micros reconnect_max = std::chrono::seconds(2);
-  tls::TlsOptions tls;  // of all rediss:// URLs
+  tls::TlsOptions tls;                    // of all rediss:// URLs
+  limiter::Micros max_connection_age{0};  // 0: no bound
 
   // What a `url` makes, and one shard of that name: they mean the same.
   [[nodiscard]] bool is_single_url() const {
-    return nodes.size() == 1 && nodes.front().name == store::kOnlyRedis;
+    return !sentinel && nodes.size() == 1 && nodes.front().name == store::kOnlyRedis;
   }
   // Whether any of its URLs is rediss://.
   [[nodiscard]] bool uses_tls() const;

@@ -24,6 +24,8 @@ std::vector<std::string> changes_for_restart(const config::Config& running, cons
   compare("redis", running.redis.has_value(), loaded.redis.has_value());
   if (running.redis && loaded.redis) {
     const bool are_urls = running.redis->is_single_url() && loaded.redis->is_single_url();
+    compare("redis.sentinel", running.redis->sentinel, loaded.redis->sentinel);
+    compare("redis.max_connection_age", running.redis->max_connection_age, loaded.redis->max_connection_age);
     compare(are_urls ? "redis.url" : "redis.shards", running.redis->nodes, loaded.redis->nodes);
     compare("redis.prefix", running.redis->prefix, loaded.redis->prefix);
     compare("redis.reconnect_max", running.redis->reconnect_max, loaded.redis->reconnect_max);

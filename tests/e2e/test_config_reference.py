@@ -27,9 +27,11 @@ max_keys = 8
 deadline = "9ms"
 shadow = true
 [redis]
-url = "redis://u:p@h:1/2"
+url = "redis://u@h:1/2"
+password_file = "/f"
 prefix = "p"
 reconnect_max = "3s"
+max_connection_age = "1h"
 [prefilter]
 trust = "3s"
 hold = "2s"
@@ -73,6 +75,11 @@ server_name = "n"
 verify = false
 """
 
+SENTINEL = """
+[redis]
+sentinel = { master = "m", nodes = [ "redis://u:p@h" ] }
+"""
+
 
 def documented() -> dict[str, dict[str, str]]:
     """{section: {key: the default's cell}} from CONFIG.md's tables."""
@@ -103,7 +110,8 @@ def test_every_key_that_the_agent_has_is_documented_and_the_reverse(tmp_path: Pa
     tls = otherwise["redis"].pop("tls")
     reference = documented()
     assert set(effective["agent"]) == set(reference["agent"])
-    assert set(effective["redis"]) | set(otherwise["redis"]) == set(reference["redis"])
+    sentinel = check(tmp_path, SENTINEL)
+    assert set(effective["redis"]) | set(otherwise["redis"]) | set(sentinel["redis"]) == set(reference["redis"])
     assert set(tls) == set(reference["redis.tls"])
     assert set(effective["prefilter"]) == set(reference["prefilter"])
     assert set().union(*effective["limits"].values()) == set(reference["limits.NAME"])

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "agent/store/redis/topology/sentinel.h"
+
 namespace allowd::store {
 namespace {
 
@@ -16,6 +18,12 @@ std::vector<std::string> names_of(std::span<const RedisNode> nodes) {
 // What one server measures, not what it counts: of several the worst is of interest.
 constexpr std::string_view kUncertainty = "redis_clock_uncertainty_seconds";
 
+std::unique_ptr<EndpointSource> make_source(loop::Loop& loop, const RedisStore::Options& options,
+                                            const RedisNode& node, const std::shared_ptr<TlsMaterial>& tls) {
+  if (options.sentinel) return std::make_unique<SentinelSource>(loop, *options.sentinel, node.endpoint, tls);
+  return std::make_unique<FixedEndpoint>(node.endpoint);
+}
+
 }  // namespace
 
 RedisStore::RedisStore(loop::Loop& loop, const Options& options)
@@ -27,10 +35,12 @@ RedisStore::RedisStore(loop::Loop& loop, const Options& options)
   for (const RedisNode& node : options.nodes) {
     shards_.push_back(std::make_unique<Shard>(
         loop, Shard::Options{
-                  .link = {.source = std::make_unique<FixedEndpoint>(node.endpoint),
+                  .link = {.source = make_source(loop, options, node, tls),
                            .tls = tls,
                            .label = is_alone ? std::string() : node.name,
                            .reconnect_max = options.reconnect_max,
+                           .max_connection_age = options.max_connection_age,
+                           .deadline = options.deadline,
                            .script = {},
                            .random_seed = options.random_seed + shards_.size()},
                   .max_questions = std::max<std::size_t>(1, options.max_questions / options.nodes.size())}));

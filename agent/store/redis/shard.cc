@@ -32,6 +32,7 @@ Shard::Shard(loop::Loop& loop, Options options)
       max_questions_(options.max_questions),
       max_growing_calls_(options.max_growing_calls),
       max_full_calls_(options.max_full_calls),
+      troubles_(options.link.random_seed),
       link_(loop, [&] {
         options.link.script = decision_script();
         return std::move(options.link);
@@ -48,7 +49,8 @@ std::optional<ShardTime> Shard::time(SteadyTime now) const {
 }
 
 bool Shard::ask(const SharedQuestion& question, std::string_view redis_key) {
-  if (!link_.is_up() || questions_open_ >= max_questions_) {
+  const auto shape = static_cast<std::size_t>(question.definition->shape());
+  if (!link_.is_up() || questions_open_ >= max_questions_ || troubles_.is_forbidden(shape, loop_.now())) {
     refused_unasked_total_ += question.times;
     return false;
   }
@@ -68,6 +70,8 @@ bool Shard::ask_together(std::span<const SharedQuestion> questions, std::span<co
   });
   if (!are_takes || questions.size() > ScriptCall::kMaxWeight) return false;
   if (!link_.is_up() || questions_open_ + questions.size() > max_questions_) return false;
+  constexpr auto kBucket = static_cast<std::size_t>(limiter::Definition::Shape::bucket);
+  if (troubles_.is_forbidden(kBucket, loop_.now())) return false;
   auto call = std::make_shared<BucketCall>();
   call->decide_together();
   for (std::size_t i = 0; i < questions.size(); ++i) {
@@ -150,6 +154,7 @@ bool Shard::has_failed(const Call& call, const Reply& reply) {
     repeat(*call);
     return true;
   }
+  troubles_.count(error.kind);
   count_error(*call, text_of(reply), error.code);
   fail(*call);
   if (error.kind == ServerError::wrong_server) {
@@ -159,6 +164,10 @@ bool Shard::has_failed(const Call& call, const Reply& reply) {
 }
 
 void Shard::on_reply(const Call& call, const Reply& reply) {
+  if (reply != nullptr && is_error(reply) && read_error(text_of(reply)).kind == ServerError::not_permitted) {
+    troubles_.forbid(shape_of(*call), loop_.now());
+    link_.explain_refusal(call->redis_key(call->items().front()));
+  }
   if (has_failed(call, reply)) return;
   if (!call->fits(*reply)) {
     fail(*call);
@@ -319,6 +328,7 @@ void Shard::collect(std::vector<stats::Metric>& metrics) const {
   std::uint64_t errors = 0;
   for (const auto& [code, count] : errors_) errors += count;
   add("errors_total", Kind::counter, "Scripts answered with an error.", errors);
+  troubles_.collect(metrics);
 }
 
 }  // namespace allowd::store

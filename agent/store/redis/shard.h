@@ -19,6 +19,7 @@
 
 #include "agent/store/redis/codec/script_call.h"
 #include "agent/store/redis/link/link.h"
+#include "agent/store/redis/server_troubles.h"
 #include "agent/store/shared_store.h"
 
 namespace allowd::store {
@@ -96,6 +97,7 @@ class Shard {
   std::size_t max_questions_;
   std::size_t max_growing_calls_;
   std::size_t max_full_calls_;
+  ServerTroubles troubles_;
   Link link_;
   SharedSink* sink_ = nullptr;
   std::deque<Call> waiting_;               // not sent yet

@@ -171,6 +171,8 @@ void Connection::on_plain(std::string_view bytes) {
     } else if (expected_.front().replies_before > 0) {
       --expected_.front().replies_before;
     } else {
+      ++round_trips_.all;
+      if (loop_.now() - expected_.front().sent > slow_after_) ++round_trips_.slow;
       const OnReply on_reply = std::move(expected_.front().on_reply);
       expected_.pop_front();
       on_reply(std::move(*reply));
@@ -201,7 +203,9 @@ void Connection::close(Error why) {
   outbox_.clear();
   const auto unanswered = std::exchange(expected_, {});
   for (const Expected& expected : unanswered) expected.on_reply(nullptr);
-  on_closed_(std::move(why));
+  // A copy, since it may set another one.
+  const OnClosed on_closed = on_closed_;
+  on_closed(std::move(why));
 }
 
 }  // namespace allowd::store

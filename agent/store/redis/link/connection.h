@@ -16,6 +16,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "agent/loop/address_book.h"
 #include "agent/loop/background_task.h"
@@ -55,8 +56,19 @@ class Connection final : public loop::StreamEvents {
   void expect(OnReply on_reply, std::size_t replies_before = 0);
   void flush();
 
+  // Who is told of the end from now on.
+  void set_on_closed(OnClosed on_closed) { on_closed_ = std::move(on_closed); }
   // Ends the connection from this side, as if the peer had.
   void close(Error why);
+
+  // Of commands and their replies, since it was asked for last.
+  struct RoundTrips {
+    std::uint64_t all = 0;
+    std::uint64_t slow = 0;
+  };
+  // What is slow from now on.
+  void count_slower_than(limiter::Micros span) { slow_after_ = span; }
+  [[nodiscard]] RoundTrips take_round_trips() { return std::exchange(round_trips_, {}); }
 
   [[nodiscard]] std::size_t open_commands() const { return expected_.size(); }
   // When the oldest command without a reply was sent; expects open_commands() > 0.
@@ -104,6 +116,8 @@ class Connection final : public loop::StreamEvents {
   ReplyReader reader_;
   ByteBuffer outbox_;
   std::deque<Expected> expected_;
+  limiter::Micros slow_after_ = limiter::Micros::max();
+  RoundTrips round_trips_;
   bool is_closed_ = false;
 };
 
