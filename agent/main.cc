@@ -116,6 +116,7 @@ struct SharedLimits {
                      .prefix = config.redis->prefix,
                      .reconnect_max = config.redis->reconnect_max,
                      .max_connection_age = config.redis->max_connection_age,
+                     .clock = config.redis->clock,
                      .deadline = config.agent.deadline,
                      .tls = config.redis->tls,
                      .random_seed = random_bits()}),

@@ -181,6 +181,7 @@ std::string to_toml(const Config& config) {
       out << "password_file = " << quoted(config.redis->password_file) << "\n";
     out << "prefix = " << quoted(config.redis->prefix) << "\n"
         << "reconnect_max = " << quoted(print(config.redis->reconnect_max)) << "\n"
+        << "clock = " << quoted(name_of(config.redis->clock)) << "\n"
         << "max_connection_age = "
         << quoted(config.redis->max_connection_age.count() == 0 ? "0"
                                                                 : print(config.redis->max_connection_age))

@@ -129,6 +129,15 @@ void read_topology(const Table& table, RedisConfig& redis) {
   redis.nodes = {{std::string(store::kOnlyRedis), server}};
 }
 
+store::ClockSource read_clock(const Table& table) {
+  const auto text = table.text("clock");
+  if (!text) return store::ClockSource::synced;
+  for (const auto clock : {store::ClockSource::synced, store::ClockSource::redis, store::ClockSource::host}) {
+    if (*text == name_of(clock)) return clock;
+  }
+  table.fail("clock", "must be \"synced\", \"redis\" or \"host\"");
+}
+
 void read_password_file(const Table& table, RedisConfig& redis) {
   redis.password_file = read_password_path(table);
   if (redis.password_file.empty()) return;
@@ -144,15 +153,25 @@ bool RedisConfig::uses_tls() const {
   return std::any_of(nodes.begin(), nodes.end(), [](const auto& node) { return node.endpoint.is_tls; });
 }
 
+std::string_view name_of(store::ClockSource clock) {
+  switch (clock) {
+    case store::ClockSource::synced: return "synced";
+    case store::ClockSource::redis: return "redis";
+    case store::ClockSource::host: return "host";
+  }
+  return "";
+}
+
 RedisConfig read_redis(const Table& table) {
-  constexpr std::array<std::string_view, 11> kKnown = {
-      "url",    "shards",        "sentinel",           "user", "password", "db", "password_file",
-      "prefix", "reconnect_max", "max_connection_age", "tls"};
-  constexpr std::array<std::string_view, 2> kLater = {"cluster", "clock"};
+  constexpr std::array<std::string_view, 12> kKnown = {
+      "url",    "shards",        "sentinel",           "user",  "password", "db", "password_file",
+      "prefix", "reconnect_max", "max_connection_age", "clock", "tls"};
+  constexpr std::array<std::string_view, 1> kLater = {"cluster"};
   table.allow_only(kKnown, kLater);
   RedisConfig redis;
   read_topology(table, redis);
   read_password_file(table, redis);
+  redis.clock = read_clock(table);
   if (const auto prefix = table.text("prefix")) {
     const bool is_plain = std::all_of(prefix->begin(), prefix->end(), [](unsigned char c) {
       return c > 0x20 && c < 0x7f && c != '{' && c != '}' && c != ':';

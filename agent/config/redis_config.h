@@ -6,6 +6,7 @@
 #include <chrono>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "agent/limiter/time.h"
@@ -25,6 +26,7 @@ struct RedisConfig {
   limiter::Micros reconnect_max = std::chrono::seconds(2);
   tls::TlsOptions tls;                    // of all rediss:// URLs
   limiter::Micros max_connection_age{0};  // 0: no bound
+  store::ClockSource clock = store::ClockSource::synced;
 
   // What a `url` makes, and one shard of that name: they mean the same.
   [[nodiscard]] bool is_single_url() const {
@@ -33,6 +35,8 @@ struct RedisConfig {
   // Whether any of its URLs is rediss://.
   [[nodiscard]] bool uses_tls() const;
 };
+
+[[nodiscard]] std::string_view name_of(store::ClockSource clock);
 
 // Throws a Problem where something is wrong.
 [[nodiscard]] RedisConfig read_redis(const Table& table);

@@ -237,7 +237,7 @@ TEST_CASE("config: what later versions will have is not supported rather than un
   check_refused("[prefilter]\ntrust = \"2m\"\n", "allowd.toml:2: prefilter.trust: must be at most 1m");
   check_refused("[prefilter]\nhold = \"2s\"\n",
                 "allowd.toml:2: prefilter.hold: must not be longer than trust");
-  for (const char* key : {"cluster", "clock"}) {
+  for (const char* key : {"cluster"}) {
     check_refused("[redis]\nurl = \"redis://h\"\n" + std::string(key) + " = 1\n",
                   "allowd.toml:3: redis." + std::string(key) + ": is not supported by this version");
   }

@@ -39,6 +39,7 @@ void check_same(const Config& a, const Config& b) {
     CHECK(a.redis->tls == b.redis->tls);
     CHECK(a.redis->max_connection_age == b.redis->max_connection_age);
     CHECK(a.redis->password_file == b.redis->password_file);
+    CHECK(a.redis->clock == b.redis->clock);
     REQUIRE(a.redis->sentinel.has_value() == b.redis->sentinel.has_value());
     if (a.redis->sentinel) {
       CHECK(a.redis->sentinel->master == b.redis->sentinel->master);
@@ -98,6 +99,7 @@ const char* const kSentinel = R"(
   db = 3
   password_file = "/run/secret \"x\""
   max_connection_age = "1h"
+  clock = "redis"
 )";
 
 TEST_CASE("config text: the effective configuration is read back the same") {
@@ -137,6 +139,7 @@ TEST_CASE("config text: every default is written out, and passwords are not") {
         "url = \"redis://h:6379\"\n"
         "prefix = \"allowd\"\n"
         "reconnect_max = \"2s\"\n"
+        "clock = \"synced\"\n"
         "max_connection_age = \"0\"\n"
         "\n"
         "[prefilter]\n"
@@ -182,6 +185,7 @@ TEST_CASE("config text: the hash changes with every setting and with nothing els
                                               "[redis]\nshards = [ { name = \"a\", url = \"redis://h\" } ]\n",
                                               "[redis]\nurl = \"redis://h\"\nprefix = \"p\"\n",
                                               "[redis]\nurl = \"redis://h\"\nmax_connection_age = \"1h\"\n",
+                                              "[redis]\nurl = \"redis://h\"\nclock = \"host\"\n",
                                               "[redis]\nurl = \"redis://h\"\npassword_file = \"/f\"\n",
                                               "[limits.a]\nrate = \"1/s\"\n",
                                               "[limits.b]\nrate = \"1/s\"\n",

@@ -41,6 +41,16 @@ TEST_CASE("redis config: a password file is every shard's") {
   CHECK(redis.nodes[0].endpoint.user == "u");
 }
 
+TEST_CASE("redis config: the clock is the server's as measured, unless another is chosen") {
+  using store::ClockSource;
+  CHECK(parsed("url = \"redis://h\"\n").clock == ClockSource::synced);
+  CHECK(parsed("url = \"redis://h\"\nclock = \"synced\"\n").clock == ClockSource::synced);
+  CHECK(parsed("url = \"redis://h\"\nclock = \"redis\"\n").clock == ClockSource::redis);
+  CHECK(parsed("url = \"redis://h\"\nclock = \"host\"\n").clock == ClockSource::host);
+  check_refused("url = \"redis://h\"\nclock = \"mine\"\n",
+                "3: redis.clock: must be \"synced\", \"redis\" or \"host\"");
+}
+
 TEST_CASE("redis config: a password stands in one place") {
   check_refused("url = \"redis://:p@h\"\npassword_file = \"/f\"\n",
                 "3: redis.password_file: cannot stand beside a URL's password");

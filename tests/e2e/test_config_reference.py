@@ -32,6 +32,7 @@ password_file = "/f"
 prefix = "p"
 reconnect_max = "3s"
 max_connection_age = "1h"
+clock = "redis"
 [prefilter]
 trust = "3s"
 hold = "2s"

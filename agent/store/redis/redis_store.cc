@@ -41,6 +41,7 @@ RedisStore::RedisStore(loop::Loop& loop, const Options& options)
                            .reconnect_max = options.reconnect_max,
                            .max_connection_age = options.max_connection_age,
                            .deadline = options.deadline,
+                           .clock = options.clock,
                            .script = {},
                            .random_seed = options.random_seed + shards_.size()},
                   .max_questions = std::max<std::size_t>(1, options.max_questions / options.nodes.size())}));

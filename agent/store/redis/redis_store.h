@@ -28,8 +28,9 @@ class RedisStore final : public SharedStore {
     std::string prefix = "allowd";
     limiter::Micros reconnect_max = std::chrono::seconds(2);
     limiter::Micros max_connection_age{0};  // 0: no bound
-    limiter::Micros deadline{0};            // of queries, for warnings; 0: none
-    tls::TlsOptions tls;                    // of those that want TLS
+    ClockSource clock = ClockSource::synced;
+    limiter::Micros deadline{0};  // of queries, for warnings; 0: none
+    tls::TlsOptions tls;          // of those that want TLS
     std::uint64_t random_seed = 0;
     // Unanswered; beyond, a question fails at once. Each server has an equal part, so that one which hangs
     // cannot use up the others'.

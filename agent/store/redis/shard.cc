@@ -136,7 +136,8 @@ void Shard::send(Call call) {
     connection.expect([this, call = std::move(call)](const Reply& reply) { on_transaction(call, reply); },
                       before);
   } else {
-    call->write(connection.outbox(), link_.script_sha(), link_.clock().at(loop_.now()));
+    call->write(connection.outbox(), link_.script_sha(), link_.clock().at(loop_.now()),
+                link_.scripts_tell_time());
     connection.expect([this, call = std::move(call)](const Reply& reply) { on_reply(call, reply); });
   }
   link_.watch_for_stall();
@@ -174,6 +175,7 @@ void Shard::on_reply(const Call& call, const Reply& reply) {
     return link_.drop({Error::Code::system, "the script's answer is malformed"});
   }
   healed_total_ += ScriptCall::healed(*reply);
+  call->take_time(*reply);
   settle(*call, call->answers(*reply));
 }
 

@@ -4,6 +4,8 @@
 #include <charconv>
 #include <utility>
 
+#include "agent/store/redis/codec/script_call.h"
+
 namespace allowd::store {
 namespace {
 
@@ -96,7 +98,21 @@ void Attempt::prepare() {
       [this](const Reply& reply) { ready_.server_major_version = major_version_in(reply); });
   ask({"SCRIPT", "LOAD", means_.script}, "load the script", [this](const Reply& reply) {
     ready_.script_sha = text_of(reply);
-    measure_clock();
+    means_.script_tells_time ? try_script_time() : measure_clock();
+  });
+  ready_.connection->flush();
+}
+
+void Attempt::try_script_time() {
+  // Of a kind that it does not know, about no keys.
+  write_command(ready_.connection->outbox(),
+                {"EVALSHA", ready_.script_sha, "0", ScriptCall::kServerTime, ScriptCall::kServerTime});
+  ready_.connection->expect([this](const Reply& reply) {
+    if (reply == nullptr || is_over_) return;
+    if (!is_error(reply)) return measure_clock();
+    Refusal refusal = refusal_of(reply, "clock = \"redis\", but its scripts cannot call TIME");
+    refusal.is_lasting = read_error(text_of(reply)).kind != ServerError::busy;
+    fail(std::move(refusal));
   });
   ready_.connection->flush();
 }

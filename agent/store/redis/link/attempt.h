@@ -33,6 +33,7 @@ class Attempt {
     PasswordFile& password_file;
     std::shared_ptr<TlsMaterial> tls;  // not null if the source may find an endpoint that wants it
     std::string_view script;
+    bool script_tells_time = false;  // then it has to be able to
   };
   struct Ready {
     std::unique_ptr<Connection> connection;
@@ -54,6 +55,7 @@ class Attempt {
   void find_password(const RedisEndpoint& endpoint);
   void open();
   void prepare();
+  void try_script_time();
   void measure_clock();
   void fail(Refusal refusal);
   // Sends one command; an error reply or a lost connection ends the attempt.

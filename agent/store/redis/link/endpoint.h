@@ -51,6 +51,13 @@ struct SentinelGroup {
 inline constexpr std::uint16_t kRedisPort = 6379;
 inline constexpr std::uint16_t kSentinelPort = 26379;
 
+// Whose time decides about the keys of a server.
+enum class ClockSource : std::uint8_t {
+  synced,  // the server's, by its measured offset to this host's
+  redis,   // the server's, asked by each script itself
+  host,    // this host's wall clock
+};
+
 // What a URL may leave out.
 struct UrlRules {
   std::uint16_t default_port = kRedisPort;

@@ -63,7 +63,8 @@ void Link::begin_attempt() {
   ++attempts_total_;
   attempted_at_ = loop_.now();
   attempt_ = std::make_unique<Attempt>(
-      Attempt::Means{loop_, *options_.source, addresses_, password_file_, options_.tls, options_.script},
+      Attempt::Means{loop_, *options_.source, addresses_, password_file_, options_.tls, options_.script,
+                     scripts_tell_time()},
       [this](Attempt::Ready ready) { take_over(std::move(ready)); },
       [this](const Refusal& refusal) {
         if (!is_up_) return go_down(refusal);
@@ -97,8 +98,14 @@ void Link::take_over(Attempt::Ready ready) {
 }
 
 void Link::adopt_clock(std::span<const ClockReading> readings) {
-  for (const ClockReading& reading : readings) {
-    clock_.add_sample(reading.sent, reading.received, reading.server);
+  if (options_.clock == ClockSource::host) {
+    const auto wall = std::chrono::time_point_cast<limiter::Micros>(std::chrono::system_clock::now());
+    const SteadyTime now = loop_.exact_now();
+    clock_.add_sample(now, now, limiter::TimePoint{wall.time_since_epoch()});
+  } else {
+    for (const ClockReading& reading : readings) {
+      clock_.add_sample(reading.sent, reading.received, reading.server);
+    }
   }
   if (!clock_.finish_round(loop_.now())) return;
   epoch_ = ++*options_.epochs;
@@ -200,7 +207,8 @@ void Link::schedule_attempt(bool is_refused) {
 }
 
 void Link::schedule_renewal(limiter::Micros about) {
-  renewal_timer_.once(random_between(about - about / 10, about + about / 10), [this] { begin_attempt(); });
+  const limiter::Micros wait = random_between(about - about / 10, about + about / 10);
+  renewal_timer_.once(std::max(wait, kBetweenAttempts), [this] { begin_attempt(); });
 }
 
 void Link::reload_script() {

@@ -43,7 +43,8 @@ class Link {
     limiter::Micros reconnect_max = std::chrono::seconds(2);
     limiter::Micros max_connection_age{0};  // within 10 %; 0: no bound
     limiter::Micros deadline{0};            // of queries; a server that needs half of it is slow; 0: none is
-    std::string_view script;                // static
+    ClockSource clock = ClockSource::synced;
+    std::string_view script;  // static
     std::uint64_t random_seed = 0;
   };
 
@@ -57,6 +58,8 @@ class Link {
   [[nodiscard]] Connection& connection() { return *connection_; }
   [[nodiscard]] const std::string& script_sha() const { return script_sha_; }
   [[nodiscard]] const ShardClock& clock() const { return clock_; }
+  // Whether scripts ask for the time themselves.
+  [[nodiscard]] bool scripts_tell_time() const { return options_.clock == ClockSource::redis; }
   // Another number whenever times that the clock told before mean nothing any more, and never another link's.
   [[nodiscard]] std::uint32_t epoch() const { return epoch_; }
   // Whether this server has PEXPIRE NX, and so counters need no script.

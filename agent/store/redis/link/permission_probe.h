@@ -17,7 +17,7 @@
 
 namespace allowd::store {
 
-// The names of the commands that the script calls.
+// The names of the commands that the script calls, whatever is configured.
 [[nodiscard]] std::vector<std::string_view> commands_of_script();
 
 // Calls `done` with what is missing as ACL rules: "+setrange", "~..." for the key itself; never if the
