@@ -157,7 +157,8 @@ TEST_CASE("config text: every default is written out, and passwords are not") {
         "deadline = \"20ms\"\n");
   const std::string tls = to_toml(parsed("[redis]\nurl = \"rediss://h\"\n"));
   CHECK(tls.find("url = \"rediss://h:6379\"\n") != std::string::npos);
-  CHECK(tls.find("reconnect_max = \"2s\"\n\n[redis.tls]\nverify = true\n\n[prefilter]") != std::string::npos);
+  CHECK(tls.find("max_connection_age = \"0\"\n\n[redis.tls]\nverify = true\n\n[prefilter]") !=
+        std::string::npos);
   CHECK(to_toml(parsed(kTls))
             .find("[redis.tls]\nca_file = \"/a b.pem\"\ncert_file = \"/c.pem\"\nkey_file = "
                   "\"/k.pem\"\nserver_name = \"redis.internal\"\nverify = false\n") != std::string::npos);

@@ -82,6 +82,13 @@ TEST_CASE("redis config: sentinels have the port of sentinels, and a user of the
   CHECK(redis.nodes[0].endpoint.db == 2);
 }
 
+TEST_CASE("redis config: sentinels over TLS have servers over TLS") {
+  const RedisConfig redis = parsed("sentinel = { master = \"m\", nodes = [ \"rediss://a\" ] }\n");
+  CHECK(redis.uses_tls());
+  CHECK(redis.nodes[0].endpoint.is_tls);
+  CHECK_FALSE(parsed("sentinel = { master = \"m\", nodes = [ \"redis://a\" ] }\n").uses_tls());
+}
+
 TEST_CASE("redis config: a password file beside sentinels is the servers', not theirs") {
   const RedisConfig redis = parsed(
       "sentinel = { master = \"m\", nodes = [ \"redis://:own@a\" ] }\nuser = \"u\"\npassword_file = "
@@ -107,6 +114,8 @@ TEST_CASE("redis config: what is wrong with sentinels is named") {
                 "2: redis.sentinel.user: needs a password or a password_file");
   check_refused("sentinel = { master = \"m\", " + nodes + ", password = \"u\", password_file = \"/f\" }\n",
                 "2: redis.sentinel.password_file: cannot stand beside password");
+  check_refused("sentinel = { master = \"m\", nodes = [ \"redis://a\", \"rediss://b\" ] }\n",
+                "2: redis.sentinel.nodes: must be all redis:// or all rediss://");
   check_refused("url = \"redis://h\"\nsentinel = { master = \"m\", " + nodes + " }\n",
                 "3: redis.sentinel: cannot stand beside url");
   check_refused("prefix = \"p\"\n", "1: redis: url, shards or sentinel is missing");

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import socket
 import time
+from collections.abc import Callable
 
 import pytest
 
@@ -30,8 +31,8 @@ def resolver(rack: Rack) -> SteeredResolver:
     return SteeredResolver(rack.directory)
 
 
-def start(rack: Rack, redis: RedisServer, resolver: SteeredResolver) -> Agent:
-    url = f'url = "redis://redis.test:{redis.port}"\nreconnect_max = "250ms"'
+def start(rack: Rack, redis: RedisServer, resolver: SteeredResolver, more: str = "") -> Agent:
+    url = f'url = "redis://redis.test:{redis.port}"\nreconnect_max = "250ms"{more}'
     return rack.start(LIMITS, redis=url + ASK_ALWAYS, environment=resolver.environment)
 
 
@@ -119,6 +120,21 @@ def test_an_address_that_swallows_packets_leaves_time_for_the_others(
         for client in waiting:
             client.close()
     resolver.answer("127.0.0.1")
+
+
+def test_a_connection_of_bounded_age_follows_its_name_to_another_server(
+    rack: Rack, redis: RedisServer, make_redis: Callable[..., RedisServer], resolver: SteeredResolver
+) -> None:
+    other = make_redis("--bind", "127.0.0.2", "--port", str(redis.port))
+    other.start()
+    resolver.answer("127.0.0.1")
+    agent = start(rack, redis, resolver, '\nmax_connection_age = "400ms"')
+    wait_until_connected(agent)
+    assert agent.allow("strict", "k").source == "store"
+    resolver.answer("127.0.0.2")
+    wait_until(lambda: agent.allow("strict", "k").source == "store" and bool(other.keys()), "the other one is asked")
+    assert agent.metric("redis_connects_total") == 1, "it was never down"
+    assert agent.metric("redis_questions_lost_total") == 0
 
 
 def test_numeric_addresses_are_not_looked_up(rack: Rack, redis: RedisServer, resolver: SteeredResolver) -> None:
