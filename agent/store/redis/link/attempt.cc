@@ -46,7 +46,11 @@ Attempt::~Attempt() {
 }
 
 void Attempt::start() {
-  const auto give_up = [this] { fail({{Error::Code::retry_later, "no answer within a second"}}); };
+  const auto give_up = [this] {
+    const Error why{Error::Code::retry_later, "no answer within a second"};
+    // The connection knows what it was waiting for, and says so when it is told to close.
+    ready_.connection ? ready_.connection->close(why) : fail({why});
+  };
   patience_.once(kTimeout, give_up);
   means_.source.find([this, give_up](const Result<RedisEndpoint>& found) {
     if (!found) return fail({found.error()});

@@ -113,18 +113,26 @@ void Link::adopt_clock(std::span<const ClockReading> readings) {
 }
 
 void Link::come_up() {
-  reminder_timer_.stop();
   is_up_ = true;
   up_since_ = loop_.now();
   ++connects_total_;
-  has_reported_down_ = has_reported_refusal_ = false;
-  spdlog::info("redis {}: connected, clock known to {} us", name_, clock_.uncertainty(loop_.now()).count());
-  watch_.look(*connection_, loop_.now());
-  watch_timer_.every(ServerWatch::kEvery, [this] { watch_.look(*connection_, loop_.now()); });
+  if (!is_flapping_) report_up();
+  // Not at once: a fleet that comes back has other things to ask first.
+  watch_timer_.once(kClockEvery, [this] {
+    watch_.look(*connection_, loop_.now());
+    watch_timer_.every(ServerWatch::kEvery, [this] { watch_.look(*connection_, loop_.now()); });
+  });
   clock_timer_.every(kClockEvery, [this] {
+    if (std::exchange(is_flapping_, false)) report_up();  // it has lasted
     measure_clock();
     watch_for_stall();  // so that a server that hangs is noticed before a query has to wait for it
   });
+}
+
+void Link::report_up() {
+  reminder_timer_.stop();
+  has_reported_down_ = has_reported_refusal_ = false;
+  spdlog::info("redis {}: connected, clock known to {} us", name_, clock_.uncertainty(loop_.now()).count());
 }
 
 void Link::explain_refusal(std::string_view key) {
@@ -164,7 +172,8 @@ void Link::go_down(const Refusal& refusal) {
   watch_timer_.stop();
   if (std::exchange(is_up_, false)) {
     down_since_ = loop_.now();
-    if (down_since_ - up_since_ >= kProvedGood) attempts_ = 0;
+    is_flapping_ = down_since_ - up_since_ < kProvedGood;
+    if (!is_flapping_) attempts_ = 0;
     attempt_.reset();  // of a renewal, if any
   }
   report_down(refusal);

@@ -94,6 +94,7 @@ class Link {
   void take_over(Attempt::Ready ready);
   void adopt_clock(std::span<const ClockReading> readings);
   void come_up();
+  void report_up();
   void go_down(const Refusal& refusal);
   void report_down(const Refusal& refusal);
   void schedule_attempt(bool is_refused);
@@ -121,6 +122,7 @@ class Link {
   std::string script_sha_;
   int server_major_version_ = 0;  // 0: it does not say
   bool is_up_ = false;
+  bool is_flapping_ = false;  // what came up last has not lasted: no lines for every time
   bool has_reported_down_ = false;
   bool has_reported_refusal_ = false;
   bool is_renewal_failing_ = false;
