@@ -32,6 +32,7 @@
 #include "agent/replay/replay.h"
 #include "agent/stats/turn_times.h"
 #include "agent/store/memory/memory_store.h"
+#include "agent/store/redis/cluster_store.h"
 #include "agent/store/redis/redis_store.h"
 #include "agent/tls/tls_context.h"
 
@@ -43,6 +44,14 @@ constexpr int kFailed = 1;
 std::uint64_t random_bits() {
   std::random_device device;
   return std::uint64_t{device()} << 32 | device();
+}
+
+// 128 bits in hex.
+std::string random_id() {
+  char digits[33];
+  std::snprintf(digits, sizeof digits, "%016llx%016llx", static_cast<unsigned long long>(random_bits()),
+                static_cast<unsigned long long>(random_bits()));
+  return digits;
 }
 
 // Descriptors that are not clients': sockets, Redis, DNS, files.
@@ -61,12 +70,6 @@ std::size_t clients_that_fit(std::size_t wanted, std::size_t shards) {
   if (wanted <= room) return wanted;
   spdlog::warn("max_connections is cut to {}: only {} file descriptors may be open", room, limit.rlim_cur);
   return room;
-}
-
-// Servers whose names may have to be looked up.
-std::size_t servers_in(const config::Config& config) {
-  if (!config.redis) return 0;
-  return config.redis->nodes.size() + (config.redis->sentinel ? config.redis->sentinel->sentinels.size() : 0);
 }
 
 // libuv looks names up on half of its threads at most, and one that hangs keeps its thread. Two for each
@@ -108,31 +111,58 @@ std::unique_ptr<store::MemoryStore> make_memory_store(const config::Config& conf
       .secret = {random_bits(), random_bits(), random_bits(), random_bits()}});
 }
 
+std::unique_ptr<store::RemoteStore> make_redis_store(const config::RedisConfig& redis,
+                                                     limiter::Micros deadline, loop::Loop& loop) {
+  if (!redis.cluster.empty()) {
+    return std::make_unique<store::ClusterStore>(
+        loop, store::ClusterStore::Options{.seeds = redis.cluster,
+                                           .prefix = redis.prefix,
+                                           .reconnect_max = redis.reconnect_max,
+                                           .max_connection_age = redis.max_connection_age,
+                                           .clock = redis.clock,
+                                           .deadline = deadline,
+                                           .tls = redis.tls,
+                                           .random_seed = random_bits(),
+                                           .agent_id = random_id()});
+  }
+  return std::make_unique<store::RedisStore>(
+      loop, store::RedisStore::Options{.nodes = redis.nodes,
+                                       .sentinel = redis.sentinel,
+                                       .prefix = redis.prefix,
+                                       .reconnect_max = redis.reconnect_max,
+                                       .max_connection_age = redis.max_connection_age,
+                                       .clock = redis.clock,
+                                       .deadline = deadline,
+                                       .tls = redis.tls,
+                                       .random_seed = random_bits(),
+                                       .agent_id = random_id()});
+}
+
+// How many servers a config may mean, as far as that can be known: a Cluster has nodes that it does not name.
+std::size_t servers_of(const config::Config& config) {
+  constexpr std::size_t kOfCluster = 64;
+  if (!config.redis) return 0;
+  if (!config.redis->cluster.empty()) return kOfCluster;
+  return config.redis->nodes.size() + (config.redis->sentinel ? config.redis->sentinel->sentinels.size() : 0);
+}
+
 // What is asked of Redis, and not: the store that all hosts share behind what this one knows of it.
 struct SharedLimits {
   SharedLimits(const config::Config& config, loop::Loop& loop)
-      : redis(loop, {.nodes = config.redis->nodes,
-                     .sentinel = config.redis->sentinel,
-                     .prefix = config.redis->prefix,
-                     .reconnect_max = config.redis->reconnect_max,
-                     .max_connection_age = config.redis->max_connection_age,
-                     .clock = config.redis->clock,
-                     .deadline = config.agent.deadline,
-                     .tls = config.redis->tls,
-                     .random_seed = random_bits()}),
-        prefilter(redis, {.trust = config.prefilter.trust,
-                          .hold = config.prefilter.hold,
-                          .max_keys = static_cast<std::size_t>(config.agent.max_keys)}) {
+      : redis(make_redis_store(*config.redis, config.agent.deadline, loop)),
+        prefilter(*redis, {.trust = config.prefilter.trust,
+                           .hold = config.prefilter.hold,
+                           .max_keys = static_cast<std::size_t>(config.agent.max_keys)}) {
     loop.at_turn_end([this, &loop] {
       prefilter.flush(loop.now());
-      redis.flush();
+      redis->flush();
       // Whom one server failed just now may have asked again.
       if (prefilter.has_unasked()) loop.run_another_turn();
       if (const auto wake = prefilter.next_wake()) loop.wake_by(*wake);
     });
   }
 
-  store::RedisStore redis;
+  std::unique_ptr<store::RemoteStore> redis;
   prefilter::Prefilter prefilter;
 };
 
@@ -144,7 +174,7 @@ int serve(config::Config config, const std::string& config_path) {
     spdlog::critical("{}", unusable->message);
     return kFailed;
   }
-  size_thread_pool(servers_in(config));
+  size_thread_pool(servers_of(config));
   loop::Loop loop;
   const auto started = loop.now();
   stats::Registry registry;
@@ -160,19 +190,20 @@ int serve(config::Config config, const std::string& config_path) {
   }
   store::Store& store = shared ? static_cast<store::Store&>(shared->prefilter) : *memory;
 
-  decide::Decider decider(store, *memory, limits, registry);
+  decide::Decider decider(store, *memory, limits, registry, static_cast<std::size_t>(config.agent.max_keys));
+  // A count of agents that has changed changes what each may do alone.
+  loop.at_turn_end([&] { limits.share_between(store.most_agents().value_or(1)); });
   admin::ConfigStatus status;
   status.hash = config::hash_of(as_loaded);
   reload::Reloader reloader(loop, config_path, as_loaded, limits, status);
   const admin::Reporter reporter(ALLOWD_VERSION, status, limits, store, registry, started);
   admin::Commands commands(reporter, limits, decider, [&](auto done) { reloader.reload(std::move(done)); });
-  io::Server server(
-      loop,
-      {.app = {config.agent.socket, config.agent.socket_mode, config.agent.socket_group},
-       .admin = {config.agent.admin_socket, 0600, ""},
-       .max_connections = clients_that_fit(static_cast<std::size_t>(config.agent.max_connections),
-                                           config.redis ? config.redis->nodes.size() : 0)},
-      decider, reporter, commands);
+  io::Server server(loop,
+                    {.app = {config.agent.socket, config.agent.socket_mode, config.agent.socket_group},
+                     .admin = {config.agent.admin_socket, 0600, ""},
+                     .max_connections = clients_that_fit(
+                         static_cast<std::size_t>(config.agent.max_connections), servers_of(config))},
+                    decider, reporter, commands);
   stats::TurnTimes turns([&] { return loop.now(); });
   loop.observe_turns([&](const loop::Turn& turn) { turns.record(turn.end, turn.wall, turn.processor); });
   for (const stats::MetricSource* source :
@@ -181,7 +212,7 @@ int serve(config::Config config, const std::string& config_path) {
   }
   if (shared) {
     registry.add_source(shared->prefilter);
-    registry.add_source(shared->redis);
+    registry.add_source(*shared->redis);
   }
 
   loop::Timer janitor(loop);
@@ -197,10 +228,13 @@ int serve(config::Config config, const std::string& config_path) {
     spdlog::critical("{}", problem->message);
     return kFailed;
   }
-  if (shared) shared->redis.start();
+  if (shared) shared->redis->start();
   const auto stop = [&] {
     io::notify_service_manager("STOPPING=1");
-    if (shared) shared->prefilter.end_leases(loop.now());
+    if (shared) {
+      shared->prefilter.end_leases(loop.now());
+      shared->redis->leave();
+    }
     server.drain([&] { loop.stop(); });
   };
   const io::Signal on_term(loop, SIGTERM, stop);

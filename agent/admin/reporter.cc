@@ -37,6 +37,7 @@ Value Reporter::info(store::SteadyTime now) const {
                     {"generation", config_.generation},
                     {"reload_error", config_.reload_error},
                     {"degraded", !store_.is_available()},
+                    {"agents", std::int64_t{store_.most_agents().value_or(0)}},
                     {"limits", std::move(limits)}};
 }
 

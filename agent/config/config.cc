@@ -14,6 +14,7 @@
 
 #include "agent/config/config_table.h"
 #include "agent/config/units.h"
+#include "agent/limiter/share.h"
 
 namespace allowd::config {
 namespace {
@@ -86,8 +87,8 @@ FailurePolicy read_policy(const Table& table) {
   const auto policy = table.text("on_failure");
   if (!policy || *policy == "allow") return FailurePolicy::allow;
   if (*policy == "deny") return FailurePolicy::deny;
-  if (*policy == "local") table.fail("on_failure", "\"local\" is not supported by this version");
-  table.fail("on_failure", "must be \"allow\" or \"deny\"");
+  if (*policy == "local") return FailurePolicy::local;
+  table.fail("on_failure", "must be \"allow\", \"deny\" or \"local\"");
 }
 
 // What makes up a definition, of a limit, a tier, an override.
@@ -235,6 +236,12 @@ LeaseSize read_lease(const Table& table, const limiter::Definition& definition) 
   return lease;
 }
 
+std::int64_t read_local_share(const Table& table, FailurePolicy policy) {
+  const auto agents = table.integer("local_share", 1, limiter::kMostShares);
+  if (agents && policy != FailurePolicy::local) table.fail("local_share", "is for on_failure = \"local\"");
+  return agents.value_or(0);
+}
+
 std::int64_t read_split(const Table& table, const LimitConfig& limit) {
   constexpr std::int64_t kMostParts = 64;
   const std::int64_t parts = table.integer("split", 2, kMostParts).value_or(1);
@@ -258,13 +265,24 @@ std::int64_t read_split(const Table& table, const LimitConfig& limit) {
 }
 
 LimitConfig read_limit(const Table& table, std::string name, const AgentConfig& agent) {
-  constexpr std::array<std::string_view, 16> kKnown = {
-      "rate",       "burst",    "algorithm", "align",
-      "tiers",      "shadow",   "plans",     "overrides",
-      "on_failure", "scope",    "refund",    "lease",
-      "split",      "deadline", "overflow",  "max_new_keys_per_second"};
-  constexpr std::array<std::string_view, 1> kLater = {"local_share"};
-  table.allow_only(kKnown, kLater);
+  constexpr std::array<std::string_view, 17> kKnown = {"rate",
+                                                       "burst",
+                                                       "algorithm",
+                                                       "align",
+                                                       "tiers",
+                                                       "shadow",
+                                                       "plans",
+                                                       "overrides",
+                                                       "on_failure",
+                                                       "scope",
+                                                       "refund",
+                                                       "lease",
+                                                       "split",
+                                                       "deadline",
+                                                       "local_share",
+                                                       "overflow",
+                                                       "max_new_keys_per_second"};
+  table.allow_only(kKnown);
   LimitConfig limit;
   limit.name = std::move(name);
   limit.definition = read_definition(table, table.boolean("shadow").value_or(false) || agent.shadow);
@@ -285,6 +303,9 @@ LimitConfig read_limit(const Table& table, std::string name, const AgentConfig& 
   limit.split = read_split(table, limit);
   if (limit.is_host_wide && limit.lease.amount > 0) table.fail("lease", "is for limits that hosts share");
   limit.on_failure = read_policy(table);
+  limit.local_share = read_local_share(table, limit.on_failure);
+  if (limit.split > 1 && limit.on_failure == FailurePolicy::local)
+    table.fail("split", "cannot stand beside on_failure = \"local\"");
   limit.deadline = table.duration("deadline").value_or(agent.deadline);
   limit.max_new_keys_per_second =
       table.integer("max_new_keys_per_second", 1, kMostNewKeysPerSecond).value_or(0);
@@ -362,7 +383,14 @@ std::string LeaseSize::print() const {
   return is_percent ? "\"" + std::to_string(amount) + "%\"" : std::to_string(amount);
 }
 
-std::string_view name_of(FailurePolicy policy) { return policy == FailurePolicy::allow ? "allow" : "deny"; }
+std::string_view name_of(FailurePolicy policy) {
+  switch (policy) {
+    case FailurePolicy::allow: return "allow";
+    case FailurePolicy::deny: return "deny";
+    case FailurePolicy::local: return "local";
+  }
+  return "";
+}
 
 Result<Config> parse_config(std::string_view text, std::string_view file) {
   return guarded(file, [&] { return read_config(toml::parse(text)); });

@@ -20,7 +20,7 @@
 namespace allowd::config {
 
 // What answers when the store cannot.
-enum class FailurePolicy : std::uint8_t { allow, deny };
+enum class FailurePolicy : std::uint8_t { allow, deny, local };
 [[nodiscard]] std::string_view name_of(FailurePolicy policy);
 
 struct AgentConfig {
@@ -83,7 +83,8 @@ struct LimitConfig {
   std::int64_t max_new_keys_per_second = 0;  // on this host; 0: any number
   limiter::DefinitionPtr overflow;           // of the bucket that the others share; null: as `definition`
   FailurePolicy on_failure = FailurePolicy::allow;
-  limiter::Micros deadline;  // the agent's unless the limit has its own
+  std::int64_t local_share = 0;  // of `local`: between so many agents; 0: as many as there are known to be
+  limiter::Micros deadline;      // the agent's unless the limit has its own
 };
 
 inline constexpr std::int64_t kMostNewKeysPerSecond = 1'000'000;

@@ -76,6 +76,14 @@ void write_sentinel(std::ostream& out, const RedisConfig& redis) {
 
 void write_nodes(std::ostream& out, const RedisConfig& redis) {
   if (redis.sentinel) return write_sentinel(out, redis);
+  if (!redis.cluster.empty()) {
+    out << "cluster = [";
+    const char* separator = " ";
+    for (const store::RedisEndpoint& seed : redis.cluster)
+      out << std::exchange(separator, ", ") << quoted(seed.display());
+    out << " ]\n";
+    return;
+  }
   if (redis.is_single_url()) {
     out << "url = " << quoted(redis.nodes.front().endpoint.display()) << "\n";
     return;
@@ -141,6 +149,7 @@ void write_limit(std::ostream& out, const LimitConfig& limit) {
       << (limit.split > 1 ? "split = " + std::to_string(limit.split) + "\n" : "")
       << (limit.lease.amount > 0 ? "lease = " + limit.lease.print() + "\n" : "")
       << "on_failure = " << quoted(name_of(limit.on_failure)) << "\n"
+      << (limit.local_share > 0 ? "local_share = " + std::to_string(limit.local_share) + "\n" : "")
       << "deadline = " << quoted(print(limit.deadline)) << "\n";
   if (limit.max_new_keys_per_second != 0)
     out << "max_new_keys_per_second = " << limit.max_new_keys_per_second << "\n";

@@ -13,6 +13,7 @@ namespace {
 constexpr std::size_t kMaxShards = 64;
 constexpr std::size_t kMaxShardNameBytes = 64;
 constexpr std::size_t kMaxSentinels = 16;
+constexpr std::size_t kMaxSeeds = 64;
 
 store::RedisEndpoint read_url(const Table& table, const store::UrlRules& rules) {
   const auto url = table.text("url");
@@ -97,9 +98,27 @@ store::SentinelGroup read_sentinel(const Table& table) {
   return group;
 }
 
+// Nodes of one Cluster: what is in a URL beside the address holds for all of its nodes.
+std::vector<store::RedisEndpoint> read_cluster(const Table& table, const store::UrlRules& rules) {
+  std::vector<store::RedisEndpoint> seeds;
+  for (const std::string& url : table.texts("cluster")) {
+    auto seed = store::parse_redis_url(url, rules);
+    if (!seed) table.fail("cluster", seed.error().message);
+    if (!seed->unix_path.empty()) table.fail("cluster", "nodes of a Cluster are found at hosts and ports");
+    if (seed->db != 0) table.fail("cluster", "a Cluster has no other database than 0");
+    seeds.push_back(*seed);
+    store::RedisEndpoint first = seeds.front();
+    first.host = seed->host;
+    first.port = seed->port;
+    if (first != *seed) table.fail("cluster", "must have the same scheme, user and password in all URLs");
+  }
+  if (seeds.empty() || seeds.size() > kMaxSeeds) table.fail("cluster", "must be 1 to 64 URLs");
+  return seeds;
+}
+
 // What says where Redis is.
 void read_topology(const Table& table, RedisConfig& redis) {
-  constexpr std::array<std::string_view, 3> kTopologies = {"url", "shards", "sentinel"};
+  constexpr std::array<std::string_view, 4> kTopologies = {"url", "shards", "cluster", "sentinel"};
   constexpr std::array<std::string_view, 3> kBesideSentinel = {"user", "password", "db"};
   std::string_view chosen;
   for (const std::string_view key : kTopologies) {
@@ -107,13 +126,15 @@ void read_topology(const Table& table, RedisConfig& redis) {
     if (!chosen.empty()) table.fail(key, "cannot stand beside " + std::string(chosen));
     chosen = key;
   }
-  if (chosen.empty()) table.fail("url, shards or sentinel is missing");
+  if (chosen.empty()) table.fail("url, shards, cluster or sentinel is missing");
   if (chosen != "sentinel") {
     for (const std::string_view key : kBesideSentinel) {
       if (table.has(key)) table.fail(key, "must stand in the URL, or beside sentinel");
     }
     const store::UrlRules rules{.may_lack_password = table.has("password_file")};
-    if (chosen == "shards") {
+    if (chosen == "cluster") {
+      redis.cluster = read_cluster(table, rules);
+    } else if (chosen == "shards") {
       redis.nodes = read_shards(table, rules);
     } else {
       redis.nodes = {{std::string(store::kOnlyRedis), read_url(table, rules)}};
@@ -141,15 +162,18 @@ store::ClockSource read_clock(const Table& table) {
 void read_password_file(const Table& table, RedisConfig& redis) {
   redis.password_file = read_password_path(table);
   if (redis.password_file.empty()) return;
-  for (store::RedisNode& node : redis.nodes) {
-    if (!node.endpoint.password.empty()) table.fail("password_file", "cannot stand beside a URL's password");
-    node.endpoint.password_file = redis.password_file;
-  }
+  const auto set = [&](store::RedisEndpoint& endpoint) {
+    if (!endpoint.password.empty()) table.fail("password_file", "cannot stand beside a URL's password");
+    endpoint.password_file = redis.password_file;
+  };
+  for (store::RedisNode& node : redis.nodes) set(node.endpoint);
+  for (store::RedisEndpoint& seed : redis.cluster) set(seed);
 }
 
 }  // namespace
 
 bool RedisConfig::uses_tls() const {
+  if (!cluster.empty()) return cluster.front().is_tls;
   return std::any_of(nodes.begin(), nodes.end(), [](const auto& node) { return node.endpoint.is_tls; });
 }
 
@@ -163,11 +187,10 @@ std::string_view name_of(store::ClockSource clock) {
 }
 
 RedisConfig read_redis(const Table& table) {
-  constexpr std::array<std::string_view, 12> kKnown = {
-      "url",    "shards",        "sentinel",           "user",  "password", "db", "password_file",
-      "prefix", "reconnect_max", "max_connection_age", "clock", "tls"};
-  constexpr std::array<std::string_view, 1> kLater = {"cluster"};
-  table.allow_only(kKnown, kLater);
+  constexpr std::array<std::string_view, 13> kKnown = {
+      "url",           "cluster", "shards",        "sentinel",           "user",  "password", "db",
+      "password_file", "prefix",  "reconnect_max", "max_connection_age", "clock", "tls"};
+  table.allow_only(kKnown);
   RedisConfig redis;
   read_topology(table, redis);
   read_password_file(table, redis);

@@ -18,10 +18,12 @@ namespace allowd::config {
 class Table;
 
 struct RedisConfig {
-  // Never empty. Of a `url` alone one, named kOnlyRedis; so too of a `sentinel`, without an address then.
+  // Of a `url` alone one, named kOnlyRedis; so too of a `sentinel`, without an address then; of a Cluster
+  // none.
   std::vector<store::RedisNode> nodes;
+  std::vector<store::RedisEndpoint> cluster;  // where nodes of a Cluster are; of none of the others any
   std::optional<store::SentinelGroup> sentinel;
-  std::string password_file;  // stands in every node's endpoint as well; empty: none
+  std::string password_file;  // stands in every endpoint as well; empty: none
   std::string prefix = "allowd";
   limiter::Micros reconnect_max = std::chrono::seconds(2);
   tls::TlsOptions tls;                    // of all rediss:// URLs

@@ -56,8 +56,14 @@ constexpr std::uint32_t generation_of(std::uint64_t ticket) {
 
 }  // namespace
 
-Decider::Decider(store::Store& store, store::Store& host, LimitTable& limits, stats::Registry& registry)
-    : store_(store), host_(host), is_local_(store.is_local()), limits_(limits), registry_(registry) {
+Decider::Decider(store::Store& store, store::Store& host, LimitTable& limits, stats::Registry& registry,
+                 std::size_t max_shares)
+    : store_(store),
+      host_(host),
+      is_local_(store.is_local()),
+      limits_(limits),
+      registry_(registry),
+      max_shares_(max_shares) {
   store_.attach(*this);
 }
 
@@ -151,7 +157,15 @@ Outcome Decider::ask_hashed(SubjectView subject, const HashedKey& key, limiter::
     return decided_now(*limit, key, now, [&] { return by_store(*limit, *rule, never, Source::local); });
   }
   if (wait.count() == 0) {
-    return decided_now(*limit, key, now, [&] { return by_policy(subject, store_.shard_of(question), now); });
+    return decided_now(*limit, key, now,
+                       [&] { return by_policy(subject, key, store_.shard_of(question), now); });
+  }
+  if (shares_ && limit->on_failure() == config::FailurePolicy::local) {
+    debit_shares(subject, key, now);
+    if (const auto refusal = shares_->hold(question, now)) {
+      return decided_now(*limit, key, now,
+                         [&] { return by_own_share(subject, *refusal, store_.shard_of(question), now); });
+    }
   }
   question.ticket = next_ticket();
   const store::Answer answer = store_.ask(question, now);
@@ -159,7 +173,7 @@ Outcome Decider::ask_hashed(SubjectView subject, const HashedKey& key, limiter::
     const bool is_decided = answer.status == store::Answer::Status::decided;
     return decided_now(*limit, key, now, [&] {
       return is_decided ? by_store(*limit, *rule, answer, source_of(answer))
-                        : by_policy(subject, store_.shard_of(question), now);
+                        : by_policy(subject, key, store_.shard_of(question), now);
     });
   }
   occupy(take_slot(), subject, key, question, now, asker, msgid);
@@ -179,6 +193,10 @@ void Decider::occupy(DeadlineQueue::Slot slot, SubjectView subject, const Hashed
   open.asked_at = now;
   open.hot = registry_.hot_keys().count_query({key.hash.low, subject.limit->label(), key.key}, now);
   open.fate = Fate::delivered;
+  if (subject.limit->on_failure() == config::FailurePolicy::local) {
+    open.key = key.key;
+    open.hash = key.hash;
+  }
   deadlines_.push(slot, question.deadline);
 }
 
@@ -205,13 +223,19 @@ bool Decider::ask_together(std::span<const std::pair<Subject, std::string_view>>
   const bool can_be_asked =
       deadline > now && std::none_of(questions.begin(), questions.end(),
                                      [&](const auto& question) { return is_decided_here(question.first); });
-  if (!can_be_asked) return false;
+  // Keys that are held have to pass their shares, one by one.
+  const bool is_held = shares_ && std::any_of(questions.begin(), questions.end(), [&](const auto& question) {
+                         const HashedKey key{question.second, question.first.limit->hash_of(question.second)};
+                         return shares_->is_held(question_about(question.first, key), now);
+                       });
+  if (!can_be_asked || is_held) return false;
   std::vector<store::Question> asked;
   std::vector<DeadlineQueue::Slot> slots;
   std::vector<HashedKey> keys;
   for (const auto& [subject, key] : questions) {
-    slots.push_back(take_slot());
     keys.push_back({key, subject.limit->hash_of(key)});
+    if (shares_) debit_shares(subject, keys.back(), now);
+    slots.push_back(take_slot());
     asked.push_back(question_about(subject, keys.back()));
     asked.back().ticket = make_ticket(slots.back(), open_[slots.back()].generation);
     asked.back().deadline = deadline;
@@ -248,6 +272,7 @@ void Decider::reset(std::string_view name, std::string_view key,
                                    .cost = 0,
                                    .parts = parts,
                                    .hash = (*limit)->hash_of(key).salted(salt)};
+    if (shares_) shares_->forget(question.hash);
     store.reset(question, [done, progress, has_to_be = tag == counts_now](bool is_forgotten) {
       if (has_to_be && !is_forgotten) progress->is_forgotten = false;
       if (--progress->open > 0) return;
@@ -275,6 +300,7 @@ DeadlineQueue::Slot Decider::take_slot() {
 void Decider::release(DeadlineQueue::Slot slot) {
   Open& open = open_[slot];
   open.asker = nullptr;
+  open.debit = 0;
   open.limit.reset();
   ++open.generation;
   free_.push_back(slot);
@@ -282,7 +308,7 @@ void Decider::release(DeadlineQueue::Slot slot) {
 
 bool Decider::is_waiting(std::uint64_t ticket) const {
   const Open& open = open_[slot_of(ticket)];
-  return open.generation == generation_of(ticket) && open.asker != nullptr;
+  return open.generation == generation_of(ticket) && (open.asker != nullptr || open.debit != 0);
 }
 
 store::AnswerSink::Fate Decider::on_answer(std::uint64_t ticket, const store::Answer& answer,
@@ -290,17 +316,26 @@ store::AnswerSink::Fate Decider::on_answer(std::uint64_t ticket, const store::An
   now_ = now;
   const DeadlineQueue::Slot slot = slot_of(ticket);
   Open& open = open_[slot];
+  if (open.debit != 0) {
+    end_debit(open.debit, answer, now);
+    release(slot);
+    return Fate::delivered;
+  }
   if (open.asker == nullptr) {
-    if (answer.status == store::Answer::Status::decided) ++late_answers_total_;
-    const Fate fate = open.fate;
+    Fate fate = open.fate;
+    if (answer.status == store::Answer::Status::decided) {
+      ++late_answers_total_;
+      if (shares_) fate = settle_share(open, answer, now);
+    }
     release(slot);
     return fate;
   }
   const LimitPtr limit = open.limit;
   const bool is_decided = answer.status == store::Answer::Status::decided;
-  const auto decision = is_decided
-                            ? by_store(*limit, *open.rule, answer, source_of(answer))
-                            : by_policy({limit, open.rule, open.operation, open.cost}, open.shard, now);
+  SubjectView subject(limit, open.rule, open.operation, open.cost);
+  subject.is_about_overflow = answer.by_overflow;
+  const auto decision = is_decided ? by_store(*limit, *open.rule, answer, source_of(answer))
+                                   : by_policy(subject, {open.key, open.hash}, open.shard, now);
   Asker& asker = *open.asker;
   const std::uint64_t msgid = open.msgid;
   decided_later(decision, open, now);
@@ -323,9 +358,11 @@ void Decider::expire_next(SteadyTime now) {
   const DeadlineQueue::Slot slot = deadlines_.next();
   deadlines_.remove(slot);
   Open& open = open_[slot];
-  const auto decision = by_policy({open.limit, open.rule, open.operation, open.cost}, open.shard, now);
+  const auto decision =
+      by_policy({open.limit, open.rule, open.operation, open.cost}, {open.key, open.hash}, open.shard, now);
   open.fate = decision.allowed ? Fate::allowed_meanwhile : Fate::refused_meanwhile;
   ++expired_total_;
+  store_.note_expired(open.shard, now - open.asked_at, now);
   decided_later(decision, open, now);
   const std::uint64_t msgid = open.msgid;
   std::exchange(open.asker, nullptr)->on_decision(msgid, decision);
@@ -358,7 +395,11 @@ protocol::Decision Decider::by_store(const Limit& limit, const Rule& rule, const
   return to_wire(answer.decision, source, rule.definition->tiers()[tier].name);
 }
 
-protocol::Decision Decider::by_policy(SubjectView subject, std::size_t shard, SteadyTime now) {
+protocol::Decision Decider::by_policy(SubjectView subject, const HashedKey& key, std::size_t shard,
+                                      SteadyTime now) {
+  if (subject.limit->on_failure() == config::FailurePolicy::local) {
+    if (const auto own = by_share(subject, key, shard, now)) return *own;
+  }
   const limiter::Definition& definition = subject.rule->asked();
   const limiter::Tier& tier = definition.strictest();
   const std::uint64_t capacity = to_unsigned(tier.capacity());
@@ -422,6 +463,7 @@ void Decider::collect(std::vector<stats::Metric>& metrics) const {
                      number(unknown_plans_total_)});
   metrics.push_back({"late_answers_total", Kind::counter, "Answers of the store to queries answered before.",
                      number(late_answers_total_)});
+  LocalShares::collect(shares_.get(), metrics);
 }
 
 }  // namespace allowd::decide

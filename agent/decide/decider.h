@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -20,6 +21,7 @@
 
 #include "agent/decide/deadline_queue.h"
 #include "agent/decide/limit_table.h"
+#include "agent/decide/local_shares.h"
 #include "agent/store/store.h"
 #include "protocol/decision.h"
 #include "protocol/request.h"
@@ -103,8 +105,9 @@ class Decider final : private store::AnswerSink, public stats::MetricSource {
   // Longer deadlines are cut to this.
   static constexpr limiter::Micros kLongestDeadline = std::chrono::minutes(1);
 
-  // `host` keeps limits of scope "host" and may be the store itself.
-  Decider(store::Store& store, store::Store& host, LimitTable& limits, stats::Registry& registry);
+  // `host` keeps limits of scope "host" and may be the store itself. `max_shares`: see LocalShares.
+  Decider(store::Store& store, store::Store& host, LimitTable& limits, stats::Registry& registry,
+          std::size_t max_shares = LocalShares::kMostKeys);
 
   // `operation` is what the method says; the query may make a take a force. `now` is when the turn began.
   Outcome ask(limiter::Operation operation, const protocol::Query& query, SteadyTime now, Asker& asker,
@@ -157,6 +160,9 @@ class Decider final : private store::AnswerSink, public stats::MetricSource {
     stats::HotKeys::Asked hot;
     std::uint32_t generation = 0;
     Fate fate = Fate::delivered;  // what it was told, if it was answered before the store did
+    std::string key;              // of a limit whose policy is `local`, as is the next
+    store::KeyHash hash{};
+    std::uint64_t debit = 0;  // nobody's: what the key's local share was short of
   };
 
   Fate on_answer(std::uint64_t ticket, const store::Answer& answer, SteadyTime now) override;
@@ -193,7 +199,10 @@ class Decider final : private store::AnswerSink, public stats::MetricSource {
   // it.
   protocol::Decision by_store(const Limit& limit, const Rule& rule, const store::Answer& answer,
                               protocol::Source source);
-  protocol::Decision by_policy(SubjectView subject, std::size_t shard, SteadyTime now);
+  protocol::Decision by_policy(SubjectView subject, const HashedKey& key, std::size_t shard, SteadyTime now);
+  // By this host's share of the limit; none: it has none.
+  std::optional<protocol::Decision> by_share(SubjectView subject, const HashedKey& key, std::size_t shard,
+                                             SteadyTime now);
   protocol::Decision by_override(const Limit& limit, const Rule& rule);
   // Also what a limit in shadow would refuse.
   [[nodiscard]] static bool is_refusal(const protocol::Decision& decision) {
@@ -208,6 +217,16 @@ class Decider final : private store::AnswerSink, public stats::MetricSource {
     registry_.hot_keys().count({key.hash.low, limit.label(), key.key}, is_refusal(outcome.decision), now);
     return outcome;
   }
+  // What a share said, as a decision.
+  protocol::Decision by_own_share(SubjectView subject, store::Answer answer, std::size_t shard,
+                                  SteadyTime now);
+  // Before the store is asked about the key: tells it what the key has used here meanwhile.
+  void debit_shares(SubjectView subject, const HashedKey& key, SteadyTime now);
+  void debit_share(SubjectView subject, store::Question about, SteadyTime now);
+  void end_debit(std::uint64_t number, const store::Answer& answer, SteadyTime now);
+  // A late grant pays for what the key's share had let through, whatever its own asker was told. Returns
+  // what became of it.
+  Fate settle_share(const Open& open, const store::Answer& answer, SteadyTime now);
   void decided_later(const protocol::Decision& decision, const Open& open, SteadyTime now);
   void expire_next(SteadyTime now);
 
@@ -222,6 +241,8 @@ class Decider final : private store::AnswerSink, public stats::MetricSource {
   std::vector<Open> open_;
   std::vector<DeadlineQueue::Slot> free_;
   DeadlineQueue deadlines_;
+  const std::size_t max_shares_;
+  std::unique_ptr<LocalShares> shares_;  // from when the first was needed
   std::array<std::uint64_t, protocol::kSources> decided_this_turn_{};
   std::set<std::string, std::less<>> unknown_names_;
   std::uint64_t unknown_limits_total_ = 0;

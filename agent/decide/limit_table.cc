@@ -37,6 +37,7 @@ Limit::Limit(const config::LimitConfig& config, stats::Registry& registry, const
       is_host_wide_(config.is_host_wide),
       may_refund_(config.may_refund),
       on_failure_(config.on_failure),
+      local_share_(config.local_share),
       deadline_(config.deadline),
       overflows_(&registry.decisions_of(config.name, "overflow")) {
   const limiter::DefinitionPtr& shared = config.overflow ? config.overflow : config.definition;
@@ -143,17 +144,30 @@ void LimitTable::load(const config::Config& config) {
   for (const config::LimitConfig& limit : config.limits) {
     KeyBudget* budget = nullptr;
     if (limit.max_new_keys_per_second != 0) {
-      budget = &budgets_.try_emplace(limit.name, limit.name).first->second;
-      budget->set_rate(limit.max_new_keys_per_second);
+      Budget& own = budgets_.try_emplace(limit.name, limit.name).first->second;
+      own.most = limit.max_new_keys_per_second;
+      own.is_shared = !limit.is_host_wide;
+      set_rate(own);
+      budget = &own.keys;
     }
     configured_.push_back(std::make_shared<const Limit>(limit, registry_, hasher_, budget));
     by_name_.emplace(limit.name, configured_.back());
   }
 }
 
+void LimitTable::share_between(std::uint32_t agents) {
+  if (agents == agents_) return;
+  agents_ = agents;
+  for (auto& [name, budget] : budgets_) set_rate(budget);
+}
+
+void LimitTable::set_rate(Budget& budget) const {
+  budget.keys.set_rate(budget.is_shared ? std::max<std::int64_t>(1, budget.most / agents_) : budget.most);
+}
+
 std::uint64_t LimitTable::new_keys_refused() const {
   std::uint64_t refused = 0;
-  for (const auto& [name, budget] : budgets_) refused += budget.refused();
+  for (const auto& [name, budget] : budgets_) refused += budget.keys.refused();
   return refused;
 }
 

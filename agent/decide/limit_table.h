@@ -86,6 +86,8 @@ class Limit {
   [[nodiscard]] bool is_host_wide() const { return is_host_wide_; }
   [[nodiscard]] bool may_refund() const { return may_refund_; }
   [[nodiscard]] config::FailurePolicy on_failure() const { return on_failure_; }
+  // Between how many agents it is shared when each is on its own; 0: as many as there are known to be.
+  [[nodiscard]] std::int64_t local_share() const { return local_share_; }
   [[nodiscard]] limiter::Micros deadline() const { return deadline_; }
   [[nodiscard]] std::size_t overrides() const { return exact_.size() + prefixes_.size(); }
   [[nodiscard]] std::size_t plans() const { return plans_.size(); }
@@ -121,6 +123,7 @@ class Limit {
   bool is_host_wide_ = false;
   bool may_refund_ = false;
   config::FailurePolicy on_failure_ = config::FailurePolicy::allow;
+  std::int64_t local_share_ = 0;
   limiter::Micros deadline_;
   std::optional<store::Overflow> overflow_;
   stats::DecisionCounters* overflows_;
@@ -140,6 +143,9 @@ class LimitTable {
 
   // Replaces all configured limits at once.
   void load(const config::Config& config);
+  // So many agents share the store, at least 1: budgets of new keys, but for those of limits that each host
+  // keeps by itself, are divided by it.
+  void share_between(std::uint32_t agents);
 
   // The configured limit of that name, else the one named `default`; null: there is neither.
   [[nodiscard]] const LimitPtr* find(std::string_view name) const;
@@ -157,12 +163,22 @@ class LimitTable {
   store::KeyHasher hasher_;
   limiter::Micros default_deadline_{};
   bool shadow_ = false;
+  std::uint32_t agents_ = 1;
   std::vector<LimitPtr> configured_;
   mutable const LimitPtr* last_found_ = nullptr;  // most queries name the limit that the one before named
   Map by_name_;
-  std::map<std::string, KeyBudget> budgets_;  // of all limits that ever had one: they stay where they are
-  Map inline_;                                // by the definition's encoding
-  std::deque<std::string> inline_order_;      // oldest first
+  struct Budget {
+    explicit Budget(const std::string& limit) : keys(limit) {}
+
+    KeyBudget keys;
+    std::int64_t most = 0;  // new keys a second
+    bool is_shared = false;
+  };
+  void set_rate(Budget& budget) const;
+
+  std::map<std::string, Budget> budgets_;  // of all limits that ever had one: they stay where they are
+  Map inline_;                             // by the definition's encoding
+  std::deque<std::string> inline_order_;   // oldest first
 };
 
 }  // namespace allowd::decide

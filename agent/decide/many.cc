@@ -146,8 +146,11 @@ void Many::take_in(const Step& step, const protocol::Decision& decision) {
 void Many::note_charge(Part& part) {
   const protocol::Decision& decision = part.decision;
   if (part.subject.operation == Operation::peek) return;
-  part.is_charged = decision.allowed && decision.verdict == protocol::Verdict::ok &&
-                    decision.source != protocol::Source::fallback && part.subject.cost > 0;
+  // What the policy let through has cost nobody anything, unless this host's share did.
+  const bool has_cost = decision.source != protocol::Source::fallback ||
+                        part.subject.limit->on_failure() == config::FailurePolicy::local;
+  part.is_charged =
+      decision.allowed && decision.verdict == protocol::Verdict::ok && has_cost && part.subject.cost > 0;
   // What was taken there is given back there.
   part.subject.is_about_overflow = decision.tier == kOverflowTier;
 }

@@ -218,7 +218,9 @@ Answer Prefilter::enqueue(const store::Question& question, KnownKey* key, const 
                           SteadyTime now, const Waiter* of_parts) {
   if (waiting_ >= max_waiting_) {
     ++turned_away_total_;
-    return {};
+    Answer refused;
+    refused.is_unasked = true;
+    return refused;
   }
   if (key == nullptr) {
     // Who only looks gets no place where places are counted: that would make room for a charge.
@@ -240,8 +242,9 @@ Answer Prefilter::enqueue(const store::Question& question, KnownKey* key, const 
     key->queue = take_queue(hash, question.limit_tag, question.key, key->shard);
   } else if (queues_[key->queue].open_rows > 0) {
     const auto& time = time_of(key->shard, now);
-    if (!time || time->epoch != queues_[key->queue].epoch) {
-      // The connection over which it was asked is gone, or all but gone: begin anew beside it.
+    if (!time || time->epoch != queues_[key->queue].epoch || !time->is_answering) {
+      // The connection over which it was asked is gone, or all but gone: begin anew beside it. So too where
+      // the shard does not answer: the store will say at once what becomes of the question.
       const QueueIndex old = key->queue;
       key->queue = take_queue(hash, question.limit_tag, question.key, key->shard);
       queues_[old].is_detached = true;
@@ -348,7 +351,10 @@ void Prefilter::ask_store(QueueIndex index, SteadyTime now) {
                     .times = static_cast<std::uint32_t>(row.count),
                     .ticket = make_ticket(index, i),
                     .shard = queue.shard});
-    if (!is_promised) static_cast<void>(on_answer(make_ticket(index, i), {}, now));
+    if (is_promised) continue;
+    store::SharedAnswer refused;
+    refused.is_unasked = true;
+    static_cast<void>(on_answer(make_ticket(index, i), refused, now));
   }
 }
 
@@ -414,6 +420,7 @@ std::int64_t Prefilter::settle(Queue& queue, const Row& row, const store::Shared
   if (answer.status != Answer::Status::decided) {
     for (std::size_t i = 0; i < row.count; ++i) {
       Answer failed;
+      failed.is_unasked = answer.is_unasked;
       if (tries_another_part(queue.asked[row.first + i], queue.key, failed, now)) continue;
       static_cast<void>(deliver(queue.asked[row.first + i], failed, now));
     }

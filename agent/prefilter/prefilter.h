@@ -74,6 +74,14 @@ class Prefilter final : public store::Store, private store::SharedSink {
   [[nodiscard]] limiter::Micros next_probe_in(std::size_t shard, SteadyTime now) const override {
     return store_.next_probe_in(static_cast<std::uint32_t>(shard), now);
   }
+  void note_expired(std::size_t shard, limiter::Micros waited, SteadyTime now) override {
+    store_.note_expired(static_cast<std::uint32_t>(shard), waited, now);
+  }
+  [[nodiscard]] std::optional<std::uint32_t> agents(std::size_t shard) const override {
+    return store_.agents(static_cast<std::uint32_t>(shard));
+  }
+  [[nodiscard]] std::optional<std::uint32_t> most_agents() const override;
+  [[nodiscard]] store::KnownLeft known_left(const store::Question& question, SteadyTime now) override;
   void collect(std::vector<stats::Metric>& metrics) const override;
 
  private:
@@ -143,6 +151,9 @@ class Prefilter final : public store::Store, private store::SharedSink {
   struct SeenTime {
     SteadyTime asked_at{};
     std::optional<store::ShardTime> time;
+    // The last that there was.
+    SteadyTime known_at{};
+    store::ShardTime known{};
   };
 
   std::int64_t on_answer(std::uint64_t ticket, const store::SharedAnswer& answer, SteadyTime now) override;
@@ -151,7 +162,13 @@ class Prefilter final : public store::Store, private store::SharedSink {
   // The shard's time, asked once per turn.
   [[nodiscard]] const std::optional<store::ShardTime>& time_of(std::uint32_t shard, SteadyTime now) const {
     SeenTime& seen = times_[shard];
-    if (seen.asked_at != now) seen = {now, store_.time_of(shard, now)};
+    if (seen.asked_at == now) return seen.time;
+    seen.asked_at = now;
+    seen.time = store_.time_of(shard, now);
+    if (seen.time) {
+      seen.known_at = now;
+      seen.known = *seen.time;
+    }
     return seen.time;
   }
   // The refusal of what the key's entry speaks against, counted; not decided: it may pass.

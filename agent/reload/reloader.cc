@@ -23,6 +23,7 @@ std::vector<std::string> changes_for_restart(const config::Config& running, cons
   compare("agent.max_keys", a.max_keys, b.max_keys);
   compare("redis", running.redis.has_value(), loaded.redis.has_value());
   if (running.redis && loaded.redis) {
+    compare("redis.cluster", running.redis->cluster, loaded.redis->cluster);
     const bool are_urls = running.redis->is_single_url() && loaded.redis->is_single_url();
     compare("redis.sentinel", running.redis->sentinel, loaded.redis->sentinel);
     compare("redis.clock", running.redis->clock, loaded.redis->clock);

@@ -27,6 +27,9 @@ struct ShardTime {
   limiter::TimePoint now{};
   limiter::Micros uncertainty{0};
   std::uint32_t epoch = 0;  // another number whenever times of before mean nothing any more
+  // False while the shard is known not to answer: nothing new waits for what was asked of it. What it said
+  // before still holds.
+  bool is_answering = true;
 };
 
 struct SharedQuestion {
@@ -81,7 +84,14 @@ class SharedStore : public stats::MetricSource {
   [[nodiscard]] virtual std::string_view name() const = 0;
   [[nodiscard]] virtual bool is_available() const = 0;
   [[nodiscard]] virtual std::string describe_shards() const = 0;
+  // As Store::next_probe_in.
   [[nodiscard]] virtual limiter::Micros next_probe_in(std::uint32_t shard, SteadyTime now) const = 0;
+  // As Store::note_expired.
+  virtual void note_expired(std::uint32_t /*shard*/, limiter::Micros /*waited*/, SteadyTime /*now*/) {}
+  // As Store::agents, which is kept while the shard does not answer.
+  [[nodiscard]] virtual std::optional<std::uint32_t> agents(std::uint32_t /*shard*/) const {
+    return std::nullopt;
+  }
 };
 
 }  // namespace allowd::store

@@ -7,6 +7,7 @@
 // Ownership  A Question borrows everything; a store copies what it needs past `ask`.
 #pragma once
 
+#include <array>
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -94,8 +95,12 @@ struct Answer {
   Status status = Status::failed;
   bool by_overflow = false;  // not the key's own state answered, but the one that its limit's overflow shares
   limiter::Decision decision{};
-  bool is_local = false;  // of a shared store: decided on this host, from what the store said before
+  bool is_local = false;    // of a shared store: decided on this host, from what the store said before
+  bool is_unasked = false;  // failed: for certain, nothing has been done
 };
+
+// Whole permits that are left of each tier, as far as that is known.
+using KnownLeft = std::array<std::optional<std::int64_t>, limiter::Definition::kMaxTiers>;
 
 // Who waits for answers that could not be given at once.
 class AnswerSink {
@@ -141,8 +146,18 @@ class Store : public stats::MetricSource {
   [[nodiscard]] virtual std::string describe_shards() const = 0;
   // Which of them keeps the question's key, always the same one.
   [[nodiscard]] virtual std::size_t shard_of(const Question&) const { return 0; }
-  // How long until that one is tried again; at least 1 µs.
+  // How long until that one is tried again; at least 1 µs, which means that it is known to answer.
   [[nodiscard]] virtual limiter::Micros next_probe_in(std::size_t shard, SteadyTime now) const = 0;
+  // Somebody was answered otherwise, having waited so long for what that one keeps.
+  virtual void note_expired(std::size_t /*shard*/, limiter::Micros /*waited*/, SteadyTime /*now*/) {}
+  // How many agents share what that one keeps, as it was counted last; none: not known.
+  [[nodiscard]] virtual std::optional<std::uint32_t> agents(std::size_t /*shard*/) const {
+    return std::nullopt;
+  }
+  // The same of the one that most share.
+  [[nodiscard]] virtual std::optional<std::uint32_t> most_agents() const { return std::nullopt; }
+  // What is left of the question's key now, by what a store that answers no more said last: at most that.
+  [[nodiscard]] virtual KnownLeft known_left(const Question&, SteadyTime /*now*/) { return {}; }
 };
 
 }  // namespace allowd::store

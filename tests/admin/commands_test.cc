@@ -147,6 +147,7 @@ TEST_CASE("admin commands: info says what the agent is") {
         "generation: 1\n"
         "reload_error: \n"
         "degraded: false\n"
+        "agents: 0\n"
         "limits.api.on_failure: allow\n"
         "limits.api.shadow: false\n"
         "limits.api.tiers: [[\"\", 20, 2000000, \"token_bucket\"]]\n"

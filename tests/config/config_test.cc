@@ -132,6 +132,39 @@ TEST_CASE("config: shards have a name and a url each, in the order of the file")
   CHECK(parsed("[redis]\nshards = [ { name = \"redis\", url = \"redis://h\" } ]\n").redis->is_single_url());
 }
 
+TEST_CASE("config: a Cluster is named by some of its nodes, with one user and password") {
+  const Config config = parsed("[redis]\ncluster = [ \"redis://u:p@h:7000\", \"redis://u:p@[::1]/0\" ]\n");
+  REQUIRE(config.redis.has_value());
+  CHECK(config.redis->nodes.empty());
+  REQUIRE(config.redis->cluster.size() == 2);
+  CHECK(config.redis->cluster[0].host == "h");
+  CHECK(config.redis->cluster[0].port == 7000);
+  CHECK(config.redis->cluster[1].host == "::1");
+  CHECK(config.redis->cluster[1].password == "p");
+  const std::string shown = to_toml(config);
+  CHECK(shown.find("cluster = [ \"redis://h:7000\", \"redis://[::1]:6379\" ]\n") != std::string::npos);
+  CHECK(hash_of(config) != hash_of(parsed("[redis]\ncluster = [ \"redis://u:p@h:7000\" ]\n")));
+}
+
+TEST_CASE("config: what is wrong with a Cluster is named with its line") {
+  const std::vector<std::pair<std::string, std::string>> wrong = {
+      {"1", "must be an array of strings"},
+      {"[ 1 ]", "must be an array of strings"},
+      {"[]", "must be 1 to 64 URLs"},
+      {"[ \"http://h\" ]", "a Redis URL begins with redis://, rediss:// or unix://"},
+      {"[ \"unix:///r.sock\" ]", "nodes of a Cluster are found at hosts and ports"},
+      {"[ \"redis://h/1\" ]", "a Cluster has no other database than 0"},
+      {"[ \"redis://h\", \"redis://:p@i\" ]", "must have the same scheme, user and password in all URLs"},
+      {"[ \"redis://h\", \"rediss://i\" ]", "must have the same scheme, user and password in all URLs"},
+  };
+  for (const auto& [value, reason] : wrong)
+    check_refused("[redis]\ncluster = " + value + "\n", "allowd.toml:2: redis.cluster: " + reason);
+  check_refused("[redis]\nurl = \"redis://h\"\ncluster = [ \"redis://h\" ]\n",
+                "allowd.toml:3: redis.cluster: cannot stand beside url");
+  check_refused("[redis]\ncluster = [ \"redis://h\" ]\nshards = []\n",
+                "allowd.toml:2: redis.cluster: cannot stand beside shards");
+}
+
 std::string shards_of(std::size_t count) {
   std::string text = "[redis]\nshards = [";
   for (std::size_t i = 0; i < count; ++i)
@@ -237,16 +270,25 @@ TEST_CASE("config: what later versions will have is not supported rather than un
   check_refused("[prefilter]\ntrust = \"2m\"\n", "allowd.toml:2: prefilter.trust: must be at most 1m");
   check_refused("[prefilter]\nhold = \"2s\"\n",
                 "allowd.toml:2: prefilter.hold: must not be longer than trust");
-  for (const char* key : {"cluster"}) {
-    check_refused("[redis]\nurl = \"redis://h\"\n" + std::string(key) + " = 1\n",
-                  "allowd.toml:3: redis." + std::string(key) + ": is not supported by this version");
-  }
-  for (const char* key : {"local_share"}) {
-    check_refused("[limits.api]\n" + std::string(key) + " = 1\n",
-                  "allowd.toml:2: limits.api." + std::string(key) + ": is not supported by this version");
-  }
-  check_refused("[limits.api]\nrate = \"1/s\"\non_failure = \"local\"\n",
-                "allowd.toml:3: limits.api.on_failure: \"local\" is not supported by this version");
+}
+
+TEST_CASE("config: the policy local, shared between as many agents as are known or as are named") {
+  auto config = parse_config(
+      "[limits.a]\nrate = \"1/s\"\non_failure = \"local\"\n"
+      "[limits.b]\nrate = \"1/s\"\non_failure = \"local\"\nlocal_share = 12\n",
+      "f");
+  REQUIRE(config);
+  for (const LimitConfig& limit : config->limits) CHECK(limit.on_failure == FailurePolicy::local);
+  CHECK(config->limits[0].local_share == 0);
+  CHECK(config->limits[1].local_share == 12);
+  CHECK(name_of(FailurePolicy::local) == "local");
+  const std::string limit = "[limits.api]\nrate = \"10/s\"\n";
+  check_refused(limit + "local_share = 2\n",
+                "allowd.toml:3: limits.api.local_share: is for on_failure = \"local\"");
+  check_refused(limit + "on_failure = \"local\"\nlocal_share = 0\n",
+                "allowd.toml:4: limits.api.local_share: must be an integer from 1 to 100000");
+  check_refused(limit + "split = 2\non_failure = \"local\"\n",
+                "allowd.toml:3: limits.api.split: cannot stand beside on_failure = \"local\"");
 }
 
 TEST_CASE("config: a wrong type is said, for every key") {
@@ -304,7 +346,8 @@ TEST_CASE("config: a wrong value is said") {
       "[agent]\ndeadline = \"20\"\n",
       "allowd.toml:2: agent.deadline: a duration needs a unit: us, ms, s (sec, second), m (min, minute), h "
       "(hour), d (day) or week");
-  check_refused("[redis]\nprefix = \"a\"\n", "allowd.toml:1: redis: url, shards or sentinel is missing");
+  check_refused("[redis]\nprefix = \"a\"\n",
+                "allowd.toml:1: redis: url, shards, cluster or sentinel is missing");
   check_refused("[redis]\nurl = \"http://h\"\n",
                 "allowd.toml:2: redis.url: a Redis URL begins with redis://, rediss:// or unix://");
   const std::string prefix =
@@ -329,7 +372,7 @@ TEST_CASE("config: a wrong value is said") {
                 "sliding_log or "
                 "counter; did you mean fixed_window?");
   check_refused("[limits.api]\nrate = \"1/s\"\non_failure = \"open\"\n",
-                "allowd.toml:3: limits.api.on_failure: must be \"allow\" or \"deny\"");
+                "allowd.toml:3: limits.api.on_failure: must be \"allow\", \"deny\" or \"local\"");
   const std::string name = "a limit's name must have 1 to 128 bytes and no control characters";
   check_refused("[limits.\"\"]\nrate = \"1/s\"\n", "allowd.toml:1: limits.: " + name);
   const std::string long_name(129, 'n');

@@ -118,7 +118,7 @@ TEST_CASE("redis config: what is wrong with sentinels is named") {
                 "2: redis.sentinel.nodes: must be all redis:// or all rediss://");
   check_refused("url = \"redis://h\"\nsentinel = { master = \"m\", " + nodes + " }\n",
                 "3: redis.sentinel: cannot stand beside url");
-  check_refused("prefix = \"p\"\n", "1: redis: url, shards or sentinel is missing");
+  check_refused("prefix = \"p\"\n", "1: redis: url, shards, cluster or sentinel is missing");
 }
 
 }  // namespace

@@ -370,6 +370,16 @@ TEST_CASE("decider: a query is answered by its policy when its deadline has come
   CHECK(scene.metric("queries_open") == 0);
 }
 
+TEST_CASE("decider: the store learns who did not wait for it any longer, and for how long") {
+  Scene scene;
+  scene.ask("open", at(1s));
+  scene.decider->expire(at(1s + 19ms));
+  CHECK(scene.fake.expired.empty());
+  scene.decider->expire(at(1s + 25ms));
+  REQUIRE(scene.fake.expired.size() == 1);
+  CHECK(scene.fake.expired[0] == std::pair(std::string_view("user-1").size(), Micros{25ms}));
+}
+
 TEST_CASE("decider: the query's own deadline goes before its limit's, and neither beyond a minute") {
   Scene scene;
   Query query = scene.query("open");

@@ -47,6 +47,31 @@ TEST_CASE("key budget: another rate keeps what is used") {
   CHECK(admitted(budget, 40, at(10s)) == 5);
 }
 
+TEST_CASE("key budget: agents that share the store share the budget, and those of one host's limits do not") {
+  auto config = config::parse_config(
+      "[limits.shared]\nrate = \"1/s\"\nmax_new_keys_per_second = 10\n"
+      "[limits.own]\nrate = \"1/s\"\nmax_new_keys_per_second = 10\nscope = \"host\"\n",
+      "f");
+  REQUIRE(config);
+  stats::Registry registry;
+  LimitTable table(*config, registry);
+  const auto budget_of = [&](std::string_view limit) { return (*table.find(limit))->overflow()->budget; };
+  const auto count = [&](std::string_view limit, SteadyTime now) {
+    int passed = 0;
+    for (int i = 0; i < 20; ++i) passed += budget_of(limit)->admit(now) ? 1 : 0;
+    return passed;
+  };
+  table.share_between(4);
+  CHECK(count("shared", at(1s)) == 2);
+  CHECK(count("own", at(1s)) == 10);
+  table.load(*config);  // forgets nobody
+  CHECK(count("shared", at(10s)) == 2);
+  table.share_between(64);
+  CHECK(count("shared", at(20s)) == 1);
+  table.share_between(1);
+  CHECK(count("shared", at(30s)) == 10);
+}
+
 TEST_CASE("key budget: the largest rate fits") {
   KeyBudget budget("api");
   budget.set_rate(config::kMostNewKeysPerSecond);

@@ -121,6 +121,9 @@ class RedisServer:
         if self._process is not None:
             self.kill()
 
+    def is_running(self) -> bool:
+        return self._process is not None
+
     # Asking it
 
     def client(self) -> RedisClient:
@@ -138,7 +141,8 @@ class RedisServer:
             return client.call(*words)
 
     def keys(self) -> list[bytes]:
-        return sorted(self.call("KEYS", "*"))
+        """Those of limits: without the sets in which agents are counted."""
+        return sorted(key for key in self.call("KEYS", "*") if not key.endswith((b":{agents}", b"}:agents")))
 
     def only_key(self) -> bytes:
         (key,) = self.keys()

@@ -52,6 +52,8 @@ overflow = { rate = "8/10s", burst = 9 }
 [limits.leased]
 rate = "5/10s"
 lease = "10%"
+on_failure = "local"
+local_share = 3
 [limits.split]
 rate = "5/10s"
 split = 2
@@ -74,6 +76,10 @@ cert_file = "CERT"
 key_file = "KEY"
 server_name = "n"
 verify = false
+"""
+CLUSTER = """
+[redis]
+cluster = [ "redis://u:p@h:1" ]
 """
 
 SENTINEL = """
@@ -111,8 +117,8 @@ def test_every_key_that_the_agent_has_is_documented_and_the_reverse(tmp_path: Pa
     tls = otherwise["redis"].pop("tls")
     reference = documented()
     assert set(effective["agent"]) == set(reference["agent"])
-    sentinel = check(tmp_path, SENTINEL)
-    assert set(effective["redis"]) | set(otherwise["redis"]) | set(sentinel["redis"]) == set(reference["redis"])
+    others = [set(check(tmp_path, text)["redis"]) for text in (CLUSTER, SENTINEL)]
+    assert set(effective["redis"]).union(otherwise["redis"], *others) == set(reference["redis"])
     assert set(tls) == set(reference["redis.tls"])
     assert set(effective["prefilter"]) == set(reference["prefilter"])
     assert set().union(*effective["limits"].values()) == set(reference["limits.NAME"])

@@ -86,7 +86,7 @@ def test_a_flood_of_keys_costs_little_and_leaves_known_keys_alone(rack: Rack, st
         most = PER_SECOND * (elapsed + 1)
         assert tiers[""] <= most
         if store is not None:
-            stored = store.call("DBSIZE")
+            stored = len(store.keys())
             assert stored == tiers[""] + len(known) + 1, "a key for each that was admitted, and the overflow's"
             assert stored <= most + len(known) + 1
             (shared,) = [key for key in store.keys() if b":o" in key]
@@ -166,10 +166,10 @@ def test_peeks_and_refunds_need_no_place(rack: Rack, store: RedisServer | None) 
             assert (peeked.tier, peeked.remaining) == ("", 10)
             assert client.refund("api", f"peeked {number}", 1).tier == ""
             assert client.allow("api", f"peeked {number}", 0).tier == ""
-        stored = store.call("DBSIZE") if store else agent.metric("memory_keys")
+        stored = len(store.keys()) if store else agent.metric("memory_keys")
         tiers = tiers_of([client.allow("api", f"peeked {number}") for number in range(50)])
         assert tiers["overflow"] >= 40, "a look makes nobody known"
-        assert (store.call("DBSIZE") if store else agent.metric("memory_keys")) - stored == tiers[""]
+        assert (len(store.keys()) if store else agent.metric("memory_keys")) - stored == tiers[""]
 
 
 def test_a_reload_changes_the_budget_and_keeps_what_is_used(rack: Rack, redis: RedisServer) -> None:

@@ -404,7 +404,7 @@ def test_a_count_without_ttl_gets_its_window_with_the_next_hit(counting: Agent, 
 
 LISTED = (
     "+auth +select +client|setname +script|load +time +evalsha +mget +set +setex +setrange +pttl +expire +del +get"
-    " +incrby +pexpire"
+    " +incrby +pexpire +zadd +zremrangebyscore +zcard +zrem"
 )
 
 

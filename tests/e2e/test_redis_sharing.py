@@ -289,7 +289,7 @@ def test_a_database_is_selected(rack: Rack, redis: RedisServer, url: str) -> Non
     assert redis.keys() == [], "nothing is in database 0"
     with redis.client() as client:
         client.call("SELECT", 5)
-        assert len(client.call("KEYS", "*")) == 1
+        assert len(client.call("KEYS", "*")) == 2, "the key, and the set in which agents are counted"
 
 
 def test_a_unix_socket_works(rack: Rack, redis: RedisServer) -> None:

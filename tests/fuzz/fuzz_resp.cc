@@ -13,6 +13,8 @@
 #include "agent/store/redis/codec/counter_call.h"
 #include "agent/store/redis/codec/resp.h"
 #include "agent/store/redis/codec/script_call.h"
+#include "agent/store/redis/topology/key_groups.h"
+#include "agent/store/redis/topology/slot_map.h"
 #include "tests/fuzz/expect.h"
 
 namespace allowd::fuzz {
@@ -72,6 +74,17 @@ void check_decision(const store::Answer& answer, std::int64_t most) {
          "who is refused waits");
 }
 
+// The reply as an answer to CLUSTER SLOTS.
+void check_map(const redisReply& reply) {
+  const auto map = store::SlotMap::read(reply, "asked");
+  if (!map) return;
+  for (std::uint32_t slot = 0; slot < store::kSlots; slot += 127) {
+    const store::NodeAddress* address = map->find(static_cast<std::uint16_t>(slot));
+    expect(address == nullptr || (!address->host.empty() && address->port != 0),
+           "a node has a host and a port");
+  }
+}
+
 // The reply as an answer of the script, whatever was asked.
 void check_answers(const redisReply& reply) {
   for (const auto& call : calls()) {
@@ -102,6 +115,7 @@ void read_all(ReplyReader& reader, Reading& reading) {
     } else {
       check_reply(**reply, 0);
       check_answers(**reply);
+      check_map(**reply);
       reading.replies.push_back(std::to_string((*reply)->type) + std::string(store::text_of(*reply)));
     }
   }

@@ -151,6 +151,7 @@ class FakeSharedStore final : public store::SharedStore {
   limiter::Micros uncertainty{0};  // of that idea
   std::uint32_t epoch = 1;
   bool is_up = true;
+  bool is_answering = true;
   bool can_ask_together = true;
   std::size_t room = ~std::size_t{0};  // questions that it takes before it says no
 
@@ -228,7 +229,8 @@ class FakeSharedStore final : public store::SharedStore {
   std::uint32_t shards() const override { return shards_; }
   std::optional<store::ShardTime> time_of(std::uint32_t, store::SteadyTime when) const override {
     if (!is_up) return std::nullopt;
-    return store::ShardTime{limiter::TimePoint{when.time_since_epoch() + offset}, uncertainty, epoch};
+    return store::ShardTime{limiter::TimePoint{when.time_since_epoch() + offset}, uncertainty, epoch,
+                            is_answering};
   }
   bool ask(const store::SharedQuestion& question) override {
     if (!is_up || room == 0) return false;

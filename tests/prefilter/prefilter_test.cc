@@ -714,6 +714,36 @@ TEST_CASE("prefilter: while the shard is down all are told so, and nothing is re
   CHECK(scene.metric("queries_waiting") == 0);
 }
 
+TEST_CASE("prefilter: while the shard does not answer nobody waits behind what it was asked before") {
+  Scene scene;
+  REQUIRE(scene.ask().status == Status::promised);
+  const std::uint64_t first = scene.last;
+  scene.flush();
+  REQUIRE(scene.ask().status == Status::promised);
+  const std::uint64_t second = scene.last;
+  scene.pass(1ms);
+  scene.store.is_answering = false;
+  scene.store.room = 0;
+  REQUIRE(scene.ask().status == Status::promised);
+  const std::uint64_t third = scene.last;
+  scene.flush();
+  CHECK_FALSE(scene.sink.answers.contains(first));
+  CHECK(scene.only_answer(second).status == Status::failed);
+  CHECK(scene.only_answer(third).status == Status::failed);
+  // What was asked may still be answered, and teaches.
+  scene.store.answer();
+  CHECK(scene.passed(first));
+  scene.others(9);
+  scene.store.room = 1;
+  scene.store.is_answering = true;
+  CHECK_FALSE(scene.passed((scene.settled(), scene.last)));
+  scene.store.is_answering = false;
+  scene.pass(1ms);
+  const Answer refused = scene.ask();
+  CHECK(refused.is_local);
+  CHECK(refused.decision.verdict == Verdict::limited);
+}
+
 TEST_CASE("prefilter: a question whose connection is gone holds nobody up") {
   Scene scene;
   const auto stuck = scene.ask_times(1);

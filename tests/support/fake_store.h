@@ -8,6 +8,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "agent/store/store.h"
@@ -37,8 +38,9 @@ class FakeStore final : public store::Store {
   limiter::Micros probe_in = std::chrono::milliseconds(250);
   std::map<std::size_t, limiter::Micros> probe_in_of;  // by shard, where it is another
   std::vector<Asked> asked;
-  std::vector<std::string> resets;  // tag and key
-  bool resets_wait = false;         // for the test to answer them
+  std::vector<std::pair<std::size_t, limiter::Micros>> expired;  // shards, and how long was waited for them
+  std::vector<std::string> resets;                               // tag and key
+  bool resets_wait = false;                                      // for the test to answer them
   std::vector<std::function<void(bool)>> waiting_resets;
 
   // An answer as a store would give it when `used` units are missing afterwards.
@@ -98,6 +100,14 @@ class FakeStore final : public store::Store {
   limiter::Micros next_probe_in(std::size_t shard, store::SteadyTime) const override {
     const auto found = probe_in_of.find(shard);
     return found == probe_in_of.end() ? probe_in : found->second;
+  }
+  std::optional<std::uint32_t> known_agents;
+  store::KnownLeft left{};
+  std::optional<std::uint32_t> agents(std::size_t) const override { return known_agents; }
+  std::optional<std::uint32_t> most_agents() const override { return known_agents; }
+  store::KnownLeft known_left(const store::Question&, store::SteadyTime) override { return left; }
+  void note_expired(std::size_t shard, limiter::Micros waited, store::SteadyTime) override {
+    expired.emplace_back(shard, waited);
   }
   void collect(std::vector<stats::Metric>& metrics) const override {
     metrics.push_back({"fake_questions", stats::Metric::Kind::gauge,

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "agent/store/redis/shard_metrics.h"
 #include "agent/store/redis/topology/sentinel.h"
 
 namespace allowd::store {
@@ -15,8 +16,9 @@ std::vector<std::string> names_of(std::span<const RedisNode> nodes) {
   return names;
 }
 
-// What one server measures, not what it counts: of several the worst is of interest.
-constexpr std::string_view kUncertainty = "redis_clock_uncertainty_seconds";
+// The set in which agents are counted. No key of a limit is like it: those have four hex digits in the
+// braces.
+std::string agents_key(std::string_view prefix) { return std::string(prefix) + ":{agents}"; }
 
 std::unique_ptr<EndpointSource> make_source(loop::Loop& loop, const RedisStore::Options& options,
                                             const RedisNode& node, const std::shared_ptr<TlsMaterial>& tls) {
@@ -44,12 +46,19 @@ RedisStore::RedisStore(loop::Loop& loop, const Options& options)
                            .clock = options.clock,
                            .script = {},
                            .random_seed = options.random_seed + shards_.size()},
+                  .heartbeat = {.key = [key = agents_key(options.prefix)] { return key; },
+                                .id = options.agent_id,
+                                .random_seed = options.random_seed + shards_.size()},
                   .max_questions = std::max<std::size_t>(1, options.max_questions / options.nodes.size())}));
   }
 }
 
 void RedisStore::flush() {
   for (const auto& shard : shards_) shard->flush();
+}
+
+void RedisStore::leave() {
+  for (const auto& shard : shards_) shard->leave();
 }
 
 void RedisStore::start() {
@@ -95,7 +104,9 @@ void RedisStore::reset(std::uint32_t shard, std::string_view limit_tag, std::str
                        std::function<void(bool)> done) {
   // Others may be answered, and ask again, before it is sent.
   const std::string own(redis_key(limit_tag, key));
-  shards_[shard]->reset(own, std::move(done));
+  shards_[shard]->reset(own, false, [done = std::move(done)](const Reply& reply) {
+    done(reply != nullptr && !is_error(reply));
+  });
 }
 
 std::string RedisStore::describe_shards() const {
@@ -106,7 +117,7 @@ std::string RedisStore::describe_shards() const {
 }
 
 bool RedisStore::is_available() const {
-  return std::all_of(shards_.begin(), shards_.end(), [](const auto& shard) { return shard->is_up(); });
+  return std::all_of(shards_.begin(), shards_.end(), [](const auto& shard) { return shard->is_answering(); });
 }
 
 limiter::Micros RedisStore::next_probe_in(std::uint32_t shard, SteadyTime now) const {
@@ -122,10 +133,7 @@ void RedisStore::collect(std::vector<stats::Metric>& metrics) const {
   for (std::size_t i = 1; i < shards_.size(); ++i) {
     others.clear();
     shards_[i]->collect(others);
-    for (std::size_t j = 0; j < others.size(); ++j) {
-      double& value = metrics[first + j].value;
-      value = others[j].name == kUncertainty ? std::max(value, others[j].value) : value + others[j].value;
-    }
+    add_shard_metrics(std::span(metrics).subspan(first), others);
   }
 }
 

@@ -14,13 +14,13 @@
 #include <vector>
 
 #include "agent/store/redis/link/endpoint.h"
+#include "agent/store/redis/remote_store.h"
 #include "agent/store/redis/shard.h"
 #include "agent/store/redis/topology/rendezvous.h"
-#include "agent/store/shared_store.h"
 
 namespace allowd::store {
 
-class RedisStore final : public SharedStore {
+class RedisStore final : public RemoteStore {
  public:
   struct Options {
     std::vector<RedisNode> nodes;           // at least one; no two names alike
@@ -32,6 +32,7 @@ class RedisStore final : public SharedStore {
     limiter::Micros deadline{0};  // of queries, for warnings; 0: none
     tls::TlsOptions tls;          // of those that want TLS
     std::uint64_t random_seed = 0;
+    std::string agent_id;  // under which this agent is counted; no two alike
     // Unanswered; beyond, a question fails at once. Each server has an equal part, so that one which hangs
     // cannot use up the others'.
     std::size_t max_questions = 65'536;
@@ -39,10 +40,9 @@ class RedisStore final : public SharedStore {
 
   RedisStore(loop::Loop& loop, const Options& options);
 
-  // Begins to connect.
-  void start();
-  // Sends what has gathered. Call at the end of each turn of the loop.
-  void flush();
+  void start() override;
+  void flush() override;
+  void leave() override;
 
   void attach(SharedSink& sink) override;
   [[nodiscard]] std::uint32_t shard_of(std::string_view limit_tag, std::string_view key,
@@ -58,6 +58,12 @@ class RedisStore final : public SharedStore {
   [[nodiscard]] std::string_view name() const override { return "redis"; }
   [[nodiscard]] bool is_available() const override;
   [[nodiscard]] limiter::Micros next_probe_in(std::uint32_t shard, SteadyTime now) const override;
+  void note_expired(std::uint32_t shard, limiter::Micros waited, SteadyTime now) override {
+    shards_[shard]->note_expired(waited, now);
+  }
+  [[nodiscard]] std::optional<std::uint32_t> agents(std::uint32_t shard) const override {
+    return shards_[shard]->agents();
+  }
   void collect(std::vector<stats::Metric>& metrics) const override;
 
  private:

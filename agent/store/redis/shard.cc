@@ -20,9 +20,19 @@ using limiter::Operation;
 constexpr std::uint64_t kNobody = ~std::uint64_t{0};
 
 constexpr limiter::Micros kResetPatience = std::chrono::seconds(1);
+constexpr limiter::Micros kConnectPatience = std::chrono::milliseconds(500);
+constexpr std::uint8_t kMostRedirections = 5;
 
 std::size_t shape_of(const ScriptCall& call) {
   return static_cast<std::size_t>(call.definition(call.items().front()).shape());
+}
+
+// Redis refuses a whole script so, or its first write at the latest: it does not look again once one was
+// done.
+bool has_done_nothing(ServerError kind) {
+  return kind == ServerError::busy || kind == ServerError::no_memory || kind == ServerError::cannot_persist ||
+         kind == ServerError::wrong_server || kind == ServerError::moved || kind == ServerError::ask ||
+         kind == ServerError::cluster_down;
 }
 
 }  // namespace
@@ -32,29 +42,45 @@ Shard::Shard(loop::Loop& loop, Options options)
       max_questions_(options.max_questions),
       max_growing_calls_(options.max_growing_calls),
       max_full_calls_(options.max_full_calls),
+      router_(options.router),
       troubles_(options.link.random_seed),
-      link_(loop, [&] {
-        options.link.script = decision_script();
-        return std::move(options.link);
-      }()) {
+      breaker_(options.link.random_seed),
+      link_(loop,
+            [&] {
+              options.link.script = decision_script();
+              return std::move(options.link);
+            }()),
+      heartbeat_(loop, link_, std::move(options.heartbeat)),
+      open_(options.groups) {
+  link_.set_on_up([this] { heartbeat_.begin(); });
   link_.set_reminder([this, reported = std::uint64_t{0}]() mutable {
     const std::uint64_t since = refused_unasked_total_ - std::exchange(reported, refused_unasked_total_);
     return std::to_string(since) + " questions answered by on_failure since the last such line";
   });
 }
 
+void Shard::start() {
+  if (router_ != nullptr) wait_until_ = loop_.now() + kConnectPatience;
+  link_.start();
+}
+
 std::optional<ShardTime> Shard::time(SteadyTime now) const {
   if (!link_.is_up()) return std::nullopt;
-  return ShardTime{link_.clock().at(now), link_.clock().uncertainty(now), link_.epoch()};
+  return ShardTime{link_.clock().at(now), link_.clock().uncertainty(now), link_.epoch(),
+                   breaker_.state() == Breaker::State::closed};
 }
 
 bool Shard::ask(const SharedQuestion& question, std::string_view redis_key) {
   const auto shape = static_cast<std::size_t>(question.definition->shape());
-  if (!link_.is_up() || questions_open_ >= max_questions_ || troubles_.is_forbidden(shape, loop_.now())) {
+  if (!takes_questions() || questions_open_ >= max_questions_ || troubles_.is_forbidden(shape, loop_.now()) ||
+      !breaker_.lets_through(loop_.now())) {
     refused_unasked_total_ += question.times;
     return false;
   }
-  open_call(question.definition->shape())
+  if (breaker_.state() == Breaker::State::probing) probe_ = question.ticket;
+  // First what is to be given back: a force that finds nothing left takes nothing.
+  if (!owed_.empty() && breaker_.state() == Breaker::State::closed) pay_debts();
+  open_call(group_of(question), question.definition->shape())
       .add(question.operation, *question.definition, redis_key, question.cost, question.ticket,
            question.times);
   ++questions_open_;
@@ -69,7 +95,8 @@ bool Shard::ask_together(std::span<const SharedQuestion> questions, std::span<co
            !question.definition->is_shadow() && question.operation == Operation::take;
   });
   if (!are_takes || questions.size() > ScriptCall::kMaxWeight) return false;
-  if (!link_.is_up() || questions_open_ + questions.size() > max_questions_) return false;
+  if (!takes_questions() || questions_open_ + questions.size() > max_questions_) return false;
+  if (breaker_.state() != Breaker::State::closed) return false;  // several are no probe
   constexpr auto kBucket = static_cast<std::size_t>(limiter::Definition::Shape::bucket);
   if (troubles_.is_forbidden(kBucket, loop_.now())) return false;
   auto call = std::make_shared<BucketCall>();
@@ -80,188 +107,354 @@ bool Shard::ask_together(std::span<const SharedQuestion> questions, std::span<co
   }
   questions_open_ += questions.size();
   questions_total_ += questions.size();
-  waiting_.push_back(std::move(call));
+  waiting_.push_back({std::move(call), group_of(questions.front())});
   return true;
 }
 
-ScriptCall& Shard::open_call(limiter::Definition::Shape shape) {
-  ScriptCall*& open = open_[static_cast<std::size_t>(shape)];
+ScriptCall& Shard::open_call(std::uint32_t group, limiter::Definition::Shape shape) {
+  ScriptCall*& open = open_[group][static_cast<std::size_t>(shape)];
   if (open == nullptr || open->is_full()) {
-    waiting_.push_back(ScriptCall::make(shape));
-    open = waiting_.back().get();
+    waiting_.push_back({ScriptCall::make(shape), group});
+    open = waiting_.back().call.get();
   }
   return *open;
 }
 
+void Shard::close(const Batch& batch) {
+  OpenCalls& open = open_[batch.group];
+  std::replace(open.begin(), open.end(), batch.call.get(), static_cast<ScriptCall*>(nullptr));
+}
+
+bool Shard::is_wanted(const ScriptCall::Item& item) const {
+  return item.ticket == kNobody || sink_->is_waiting(item.ticket);
+}
+
 bool Shard::is_wanted(const ScriptCall& call) const {
-  return std::any_of(call.items().begin(), call.items().end(), [this](const ScriptCall::Item& item) {
-    return item.ticket == kNobody || sink_->is_waiting(item.ticket);
-  });
+  return std::any_of(call.items().begin(), call.items().end(),
+                     [this](const ScriptCall::Item& item) { return is_wanted(item); });
+}
+
+bool Shard::give_back(const GiveBack& debt) {
+  // While the breaker is open it may be the probe.
+  if (!link_.is_up() || !breaker_.lets_through(loop_.now())) return false;
+  if (breaker_.state() == Breaker::State::probing) probe_ = kNobody;
+  open_call(debt.group, debt.definition->shape())
+      .add(Operation::refund, *debt.definition, debt.redis_key, debt.cost, kNobody);
+  ++questions_open_;
+  ++given_back_total_;
+  return true;
+}
+
+void Shard::pay_debts() {
+  while (!owed_.empty() && give_back(owed_.front())) owed_.pop_front();
 }
 
 void Shard::flush() {
   if (!link_.is_up()) {
-    open_ = {};
-    for (const Call& call : std::exchange(waiting_, {})) drop_unsent(*call);
-    return;
+    first_wave_ += waves_.size();
+    waves_.clear();
+    return drop_unconnected();
   }
-  for (const GiveBack& debt : std::exchange(owed_, {})) {
-    open_call(debt.definition->shape())
-        .add(Operation::refund, *debt.definition, debt.redis_key, debt.cost, kNobody);
-    ++questions_open_;
-    ++given_back_total_;
-  }
-  while (!waiting_.empty() && may_send(*waiting_.front())) {
-    Call call = std::move(waiting_.front());
-    waiting_.pop_front();
-    std::replace(open_.begin(), open_.end(), call.get(), static_cast<ScriptCall*>(nullptr));
-    // Everybody may have been answered while it waited; asking now would charge for nothing.
-    is_wanted(*call) ? send(std::move(call)) : drop_unsent(*call);
-  }
+  if (breaker_.state() != Breaker::State::closed) drop_waiting();
+  pay_debts();
+  send_waiting();
   link_.connection().flush();
 }
 
-bool Shard::may_send(const ScriptCall& call) {
-  // What is full gains nothing by waiting.
-  return link_.connection().open_commands() < (call.is_full() ? max_full_calls_ : max_growing_calls_);
+void Shard::drop_unconnected() {
+  const bool is_waited_for = takes_questions();
+  std::deque<Batch> kept;
+  for (Batch& batch : std::exchange(waiting_, {})) {
+    if (is_waited_for && is_wanted(*batch.call)) {
+      kept.push_back(std::move(batch));
+      continue;
+    }
+    close(batch);
+    drop_unsent(batch);
+  }
+  // Whom that has answered may have asked again.
+  waiting_.insert(waiting_.begin(), kept.begin(), kept.end());
 }
 
-void Shard::send(Call call) {
+void Shard::drop_waiting() {
+  // A probe that nobody waits for any more has failed, whatever comes of it.
+  if (probe_ && *probe_ != kNobody && !sink_->is_waiting(*probe_)) {
+    probe_.reset();
+    breaker_.on_probe_failed(Breaker::Failure::timed_out, loop_.now());
+  }
+  std::fill(open_.begin(), open_.end(), OpenCalls{});
+  std::deque<Batch> kept;
+  for (Batch& batch : std::exchange(waiting_, {}))
+    holds_probe(*batch.call) ? kept.push_back(std::move(batch)) : drop_unsent(batch);
+  // Whom that has answered may have asked again.
+  waiting_.insert(waiting_.begin(), kept.begin(), kept.end());
+}
+
+void Shard::send_waiting() {
+  std::size_t sent = 0;
+  while (!waiting_.empty() && may_send(waiting_.front())) {
+    Batch batch = std::move(waiting_.front());
+    waiting_.pop_front();
+    close(batch);
+    // Everybody may have been answered while it waited; asking now would charge for nothing.
+    if (!is_wanted(*batch.call)) {
+      drop_unsent(batch);
+      continue;
+    }
+    batch.wave = first_wave_ + waves_.size();
+    send(std::move(batch));
+    ++sent;
+  }
+  if (open_.size() > 1 && sent > 0) waves_.push_back(sent);
+}
+
+std::size_t Shard::in_flight() {
+  return open_.size() == 1 ? link_.connection().open_commands() : waves_.size();
+}
+
+bool Shard::may_send(const Batch& batch) {
+  // What is full gains nothing by waiting.
+  return in_flight() < (batch.call->is_full() ? max_full_calls_ : max_growing_calls_);
+}
+
+void Shard::send(Batch batch) {
   Connection& connection = link_.connection();
   ++calls_total_;
-  auto* counters = link_.counts_without_script() ? dynamic_cast<CounterCall*>(call.get()) : nullptr;
+  // In a Cluster each command of a transaction may be redirected by a reply of its own: the script says it
+  // once.
+  const bool may_transact = router_ == nullptr && link_.counts_without_script();
+  auto* counters = may_transact ? dynamic_cast<CounterCall*>(batch.call.get()) : nullptr;
   if (counters != nullptr && !counters->has_repeated()) {
     const std::size_t before =
         counters->write_transaction(connection.outbox(), link_.clock().at(loop_.now()));
-    connection.expect([this, call = std::move(call)](const Reply& reply) { on_transaction(call, reply); },
+    connection.expect([this, batch = std::move(batch)](const Reply& reply) { on_transaction(batch, reply); },
                       before);
   } else {
-    call->write(connection.outbox(), link_.script_sha(), link_.clock().at(loop_.now()),
-                link_.scripts_tell_time());
-    connection.expect([this, call = std::move(call)](const Reply& reply) { on_reply(call, reply); });
+    if (batch.is_asking) write_command(connection.outbox(), {"ASKING"});
+    batch.call->write(connection.outbox(), link_.script_sha(), link_.clock().at(loop_.now()),
+                      link_.scripts_tell_time());
+    const std::size_t before = batch.is_asking ? 1 : 0;
+    connection.expect(
+        [this, batch = std::move(batch)](const Reply& reply) {
+          end_of_wave(batch);
+          on_reply(batch, reply);
+        },
+        before);
   }
   link_.watch_for_stall();
 }
 
-bool Shard::has_failed(const Call& call, const Reply& reply) {
+void Shard::end_of_wave(const Batch& batch) {
+  // Of a connection that was given up, waves do not count any more.
+  if (batch.wave < first_wave_ || waves_.empty()) return;
+  --waves_[batch.wave - first_wave_];
+  while (!waves_.empty() && waves_.front() == 0) {
+    waves_.pop_front();
+    ++first_wave_;
+  }
+}
+
+bool Shard::has_failed(const Batch& batch, const Reply& reply) {
+  const ScriptCall& call = *batch.call;
   if (reply == nullptr) {
-    lost_total_ += call->items().size();
-    fail(*call);
+    lost_total_ += call.items().size();
+    // All that were lost with one connection are one failure.
+    if (std::exchange(lost_at_, loop_.now()) != loop_.now() || holds_probe(call))
+      note_failure(call, Breaker::Failure::lost, "the connection was lost");
+    fail(call);
     return true;
   }
   if (!is_error(reply)) return false;
   const ErrorReply error = read_error(text_of(reply));
   if (error.kind == ServerError::script_lost) {
-    repeat(*call);
+    repeat(batch);
     return true;
   }
-  troubles_.count(error.kind);
-  count_error(*call, text_of(reply), error.code);
-  fail(*call);
+  const bool is_redirected = error.kind == ServerError::moved || error.kind == ServerError::ask ||
+                             error.kind == ServerError::try_again;
+  if (router_ != nullptr && is_redirected) {
+    note_answer(call);
+    for (const ScriptCall::Item& item : call.items()) end_probe(item);
+    questions_open_ -= call.items().size();
+    router_->redirect(*this, batch, error.kind, text_of(reply));
+    return true;
+  }
+  if (router_ != nullptr && error.kind == ServerError::cluster_down) router_->doubt_map();
+  if (!reveals_cluster(error)) {
+    troubles_.count(error.kind);
+    count_error(call, text_of(reply), error.code);
+    const bool is_permitted = error.kind != ServerError::not_permitted;
+    note_failure(call, is_permitted ? Breaker::Failure::refused : Breaker::Failure::not_permitted,
+                 text_of(reply));
+  }
+  fail(call, has_done_nothing(error.kind));
   if (error.kind == ServerError::wrong_server) {
     link_.drop({Error::Code::retry_later, std::string(text_of(reply))});
   }
   return true;
 }
 
-void Shard::on_reply(const Call& call, const Reply& reply) {
-  if (reply != nullptr && is_error(reply) && read_error(text_of(reply)).kind == ServerError::not_permitted) {
-    troubles_.forbid(shape_of(*call), loop_.now());
-    link_.explain_refusal(call->redis_key(call->items().front()));
+bool Shard::reveals_cluster(const ErrorReply& error) {
+  const bool does =
+      error.kind == ServerError::moved || error.kind == ServerError::ask || error.code == "CROSSSLOT";
+  if (router_ != nullptr || !does) return false;
+  ++errors_[std::string(error.code)];
+  if (!std::exchange(has_revealed_cluster_, true)) {
+    spdlog::error(
+        "redis {}: this is a Cluster: set [redis] cluster = [\"{}\"] in place of url or shards; "
+        "on_failure decides about keys that it keeps elsewhere",
+        link_.name(), link_.url());
   }
-  if (has_failed(call, reply)) return;
-  if (!call->fits(*reply)) {
-    fail(*call);
+  return true;
+}
+
+void Shard::on_reply(const Batch& batch, const Reply& reply) {
+  if (reply != nullptr && is_error(reply) && read_error(text_of(reply)).kind == ServerError::not_permitted) {
+    troubles_.forbid(shape_of(*batch.call), loop_.now());
+    link_.explain_refusal(batch.call->redis_key(batch.call->items().front()));
+  }
+  if (has_failed(batch, reply)) return;
+  if (!batch.call->fits(*reply)) {
+    note_failure(*batch.call, Breaker::Failure::refused, "a malformed answer");
+    fail(*batch.call);
     return link_.drop({Error::Code::system, "the script's answer is malformed"});
   }
   healed_total_ += ScriptCall::healed(*reply);
-  call->take_time(*reply);
-  settle(*call, call->answers(*reply));
+  batch.call->take_time(*reply);
+  settle(batch, batch.call->answers(*reply));
 }
 
-void Shard::on_transaction(const Call& call, const Reply& reply) {
+void Shard::on_transaction(const Batch& batch, const Reply& reply) {
   // A user who may not run transactions: the script needs no other right than it has.
   if (reply != nullptr && is_error(reply)) {
     const std::string_view code = read_error(text_of(reply)).code;
     if (code == "NOPERM" || code == "EXECABORT" || code == "ERR") link_.stop_transactions();
   }
-  if (has_failed(call, reply)) return;
-  const auto answers = static_cast<const CounterCall&>(*call).transaction_answers(*reply);
+  if (has_failed(batch, reply)) return;
+  const auto answers = static_cast<const CounterCall&>(*batch.call).transaction_answers(*reply);
   if (answers.empty()) {
-    fail(*call);
+    note_failure(*batch.call, Breaker::Failure::refused, "a malformed answer");
+    fail(*batch.call);
     return link_.drop({Error::Code::system, "the answer to EXEC is malformed"});
   }
-  settle(*call, answers);
+  settle(batch, answers);
 }
 
-void Shard::settle(const ScriptCall& call, const std::vector<SharedAnswer>& answers) {
+void Shard::settle(const Batch& batch, const std::vector<SharedAnswer>& answers) {
+  const ScriptCall& call = *batch.call;
   std::string& reported = reported_errors_[shape_of(call)];
   if (!reported.empty()) spdlog::info("redis {}: {} succeeds again", link_.name(), name_of(call.algorithm()));
   reported.clear();
+  note_answer(call);
   for (std::size_t i = 0; i < call.items().size(); ++i) {
     const ScriptCall::Item& item = call.items()[i];
     const SharedAnswer& answer = answers[i];
     if (answer.status == Answer::Status::promised) {
-      repeat(call, item);
+      repeat(batch, item);
       continue;
     }
     --questions_open_;
+    end_probe(item);
     if (answer.status == Answer::Status::failed) ++unknown_format_total_;
     if (item.ticket == kNobody) continue;
-    owe(call, item, sink_->on_answer(item.ticket, answer, loop_.now()));
+    owe(batch, item, sink_->on_answer(item.ticket, answer, loop_.now()));
   }
 }
 
-void Shard::owe(const ScriptCall& call, const ScriptCall::Item& item, std::int64_t cost) {
+void Shard::owe(const Batch& batch, const ScriptCall::Item& item, std::int64_t cost) {
   // As many as questions may be open: more cannot come late.
   if (cost == 0 || owed_.size() >= max_questions_) return;
-  if (call.definition(item).shape() == limiter::Definition::Shape::counter) return;  // it counts refusals too
-  owed_.push_back({std::string(call.redis_key(item)), call.definition(item).shared_from_this(), cost});
+  const limiter::Definition& definition = batch.call->definition(item);
+  if (definition.shape() == limiter::Definition::Shape::counter) return;  // it counts refusals too
+  GiveBack debt{std::string(batch.call->redis_key(item)), definition.shared_from_this(), cost, batch.group};
+  router_ != nullptr ? router_->give_back(*this, std::move(debt)) : owed_.push_back(std::move(debt));
 }
 
-void Shard::repeat(const ScriptCall& call) {
-  if (!link_.is_up()) return drop_unsent(call);  // nothing was charged
+void Shard::repeat(const Batch& batch) {
+  if (!link_.is_up()) return drop_unsent(batch);  // nothing was charged
   ++script_reloads_total_;
   link_.reload_script();
-  if (call.is_together()) {
-    auto again = std::make_shared<BucketCall>();
-    again->decide_together();
-    for (const ScriptCall::Item& item : call.items()) {
-      const bool is_wanted = sink_->is_waiting(item.ticket) && !item.was_repeated;
-      if (!is_wanted) return fail(call);  // they were asked as one, and expire as one
-      again->add(item.operation, call.definition(item), call.redis_key(item), item.cost, item.ticket, 1,
-                 true);
-    }
-    waiting_.push_back(std::move(again));
+  if (batch.call->is_together()) {
+    const bool was_repeated = batch.call->items().front().was_repeated;
+    if (was_repeated || !add_together_again(batch, batch.is_asking, false)) fail(*batch.call, true);
     return;
   }
-  for (const ScriptCall::Item& item : call.items()) repeat(call, item);
+  for (const ScriptCall::Item& item : batch.call->items()) repeat(batch, item);
 }
 
-void Shard::repeat(const ScriptCall& call, const ScriptCall::Item& item) {
-  const bool is_wanted = item.ticket == kNobody || sink_->is_waiting(item.ticket);
-  if (!link_.is_up() || !is_wanted || item.was_repeated) return answer_failed(item);
-  open_call(call.definition(item).shape())
-      .add(item.operation, call.definition(item), call.redis_key(item), item.cost, item.ticket, item.times,
-           true);
+void Shard::repeat(const Batch& batch, const ScriptCall::Item& item) {
+  if (!link_.is_up() || !is_wanted(item) || item.was_repeated) return answer_failed(item, true);
+  ScriptCall::Item again = item;
+  again.was_repeated = true;
+  add_again(batch, again, batch.is_asking, batch.is_asking);
 }
 
-void Shard::answer_failed(const ScriptCall::Item& item) {
+void Shard::add_again(const Batch& from, const ScriptCall::Item& item, bool is_alone, bool is_asking) {
+  const limiter::Definition::Shape shape = from.call->definition(item).shape();
+  if (!is_alone) return open_call(from.group, shape).add_again(*from.call, item);
+  waiting_.push_back({ScriptCall::make(shape), from.group, is_asking});
+  waiting_.back().call->add_again(*from.call, item);
+}
+
+bool Shard::add_together_again(const Batch& from, bool is_asking, bool is_redirected) {
+  auto call = std::make_shared<BucketCall>();
+  call->decide_together();
+  for (ScriptCall::Item item : from.call->items()) {
+    if (!is_wanted(item)) return false;  // they were asked as one, and expire as one
+    is_redirected ? static_cast<void>(++item.redirections) : static_cast<void>(item.was_repeated = true);
+    call->add_again(*from.call, item);
+  }
+  waiting_.push_back({std::move(call), from.group, is_asking});
+  return true;
+}
+
+void Shard::take_over(const Batch& batch, Passage passage) {
+  if (!link_.is_up()) wait_until_ = std::max(wait_until_, loop_.now() + kConnectPatience);
+  const ScriptCall& call = *batch.call;
+  const bool is_asking = passage == Passage::asking;
+  questions_open_ += call.items().size();
+  const bool has_room = questions_open_ <= max_questions_;
+  if (call.is_together()) {
+    const bool may_go =
+        has_room && passage != Passage::one_by_one && call.items().front().redirections < kMostRedirections;
+    if (!may_go || !add_together_again(batch, is_asking, true)) fail(call, true);
+    return;
+  }
+  for (ScriptCall::Item item : call.items()) {
+    if (!has_room || !is_wanted(item) || item.redirections >= kMostRedirections) {
+      answer_failed(item, true);
+      continue;
+    }
+    ++item.redirections;
+    add_again(batch, item, passage != Passage::as_it_is, is_asking);
+  }
+}
+
+void Shard::refuse(const Batch& batch) {
+  questions_open_ += batch.call->items().size();
+  fail(*batch.call, true);
+}
+
+void Shard::answer_failed(const ScriptCall::Item& item, bool is_unasked) {
   --questions_open_;
-  if (item.ticket != kNobody) static_cast<void>(sink_->on_answer(item.ticket, {}, loop_.now()));
+  end_probe(item);
+  if (item.ticket == kNobody) return;
+  SharedAnswer failed;
+  failed.is_unasked = is_unasked;
+  static_cast<void>(sink_->on_answer(item.ticket, failed, loop_.now()));
 }
 
-void Shard::fail(const ScriptCall& call) {
-  for (const ScriptCall::Item& item : call.items()) answer_failed(item);
+void Shard::fail(const ScriptCall& call, bool is_unasked) {
+  for (const ScriptCall::Item& item : call.items()) answer_failed(item, is_unasked);
 }
 
-void Shard::drop_unsent(const ScriptCall& call) {
-  for (const ScriptCall::Item& item : call.items()) {
+void Shard::drop_unsent(const Batch& batch) {
+  for (const ScriptCall::Item& item : batch.call->items()) {
     if (item.ticket == kNobody) {
-      owe(call, item, item.cost);
+      owe(batch, item, item.cost);
       --given_back_total_;
     }
-    answer_failed(item);
+    answer_failed(item, true);
   }
 }
 
@@ -275,24 +468,61 @@ void Shard::count_error(const ScriptCall& call, std::string_view text, std::stri
                name_of(call.algorithm()), text);
 }
 
-void Shard::reset(std::string_view redis_key, std::function<void(bool)> done) {
-  if (!link_.is_up()) return done(false);
+bool Shard::holds_probe(const ScriptCall& call) const {
+  return probe_ && std::any_of(call.items().begin(), call.items().end(),
+                               [this](const ScriptCall::Item& item) { return item.ticket == *probe_; });
+}
+
+void Shard::note_failure(const ScriptCall& call, Breaker::Failure why, std::string_view text) {
+  if (holds_probe(call)) return breaker_.on_probe_failed(why, loop_.now());
+  // Where nobody waits any more, that has been counted.
+  if (is_wanted(call) && breaker_.on_failure(why, loop_.now())) report_opened(text);
+}
+
+void Shard::note_expired(limiter::Micros waited, SteadyTime now) {
+  // While the link is down nobody waits for the server.
+  if (link_.is_up() && breaker_.on_timeout(waited, now)) report_opened("no answer in time");
+}
+
+void Shard::report_opened(std::string_view why) const {
+  spdlog::warn("redis {}: {} failures in a row, the last: {}; on_failure answers at once but for probes",
+               link_.name(), Breaker::kFailuresToOpen, why);
+}
+
+void Shard::note_answer(const ScriptCall& call) {
+  if (breaker_.is_untroubled() || !is_wanted(call)) return;
+  if (breaker_.state() != Breaker::State::closed)
+    spdlog::info("redis {}: answers in time again", link_.name());
+  breaker_.on_success();
+}
+
+void Shard::end_probe(const ScriptCall::Item& item) {
+  if (!probe_ || item.ticket != *probe_) return;
+  probe_.reset();
+  breaker_.on_probe_failed(Breaker::Failure::timed_out, loop_.now());
+}
+
+void Shard::reset(std::string_view redis_key, bool is_asking, std::function<void(const Reply&)> done) {
+  if (!link_.is_up()) return done(nullptr);
   Connection& connection = link_.connection();
   flush();  // what was asked before is decided before
   const std::uint64_t number = ++last_reset_;
   Reset& reset = resets_.try_emplace(number, Reset{loop::Timer(loop_), std::move(done)}).first->second;
-  reset.patience.once(kResetPatience, [&reset] { std::exchange(reset.done, nullptr)(false); });
+  reset.patience.once(kResetPatience, [&reset] { std::exchange(reset.done, nullptr)(nullptr); });
+  if (is_asking) write_command(connection.outbox(), {"ASKING"});
   write_command(connection.outbox(), {"DEL", redis_key});
-  connection.expect([this, number](const Reply& reply) {
-    const auto answered = resets_.extract(number);
-    if (answered.mapped().done) answered.mapped().done(reply != nullptr && !is_error(reply));
-  });
+  connection.expect(
+      [this, number](const Reply& reply) {
+        const auto answered = resets_.extract(number);
+        if (answered.mapped().done) answered.mapped().done(reply);
+      },
+      is_asking ? 1 : 0);
   connection.flush();
   link_.watch_for_stall();
 }
 
 std::string_view Shard::heading() {
-  return "url state scripts questions_open clock_uncertainty_us counter\n";
+  return "url state scripts questions_open clock_uncertainty_us breaker agents counter\n";
 }
 
 std::string Shard::describe() const {
@@ -300,18 +530,30 @@ std::string Shard::describe() const {
   text += link_.is_up() ? " up " : " down ";
   text += std::to_string(calls_total_) + " " + std::to_string(questions_open_) + " " +
           std::to_string(link_.clock().uncertainty(loop_.now()).count());
-  text += !link_.is_up() ? " unknown\n" : link_.counts_without_script() ? " multi\n" : " script\n";
+  text += " " + std::string(name_of(breaker_.state()));
+  text += " " + (agents() ? std::to_string(*agents()) : "unknown");
+  text += !link_.is_up()                                        ? " unknown\n"
+          : router_ == nullptr && link_.counts_without_script() ? " multi\n"
+                                                                : " script\n";
   return text;
 }
 
 limiter::Micros Shard::next_probe_in(SteadyTime now) const {
-  // While the link is up every question is a probe.
-  return link_.is_up() ? limiter::Micros{1} : link_.next_attempt_in(now);
+  // An attempt to connect that is due is no question that would be asked.
+  return link_.is_up() ? breaker_.next_probe_in(now)
+                       : std::max(link_.next_attempt_in(now), limiter::Micros{2});
+}
+
+bool Shard::is_answering() const {
+  return link_.is_up() && breaker_.next_probe_in(loop_.now()) <= Breaker::kProbeIsDue;
 }
 
 void Shard::collect(std::vector<stats::Metric>& metrics) const {
   using Kind = stats::Metric::Kind;
   link_.collect(metrics);
+  metrics.push_back({"agents_known", Kind::gauge,
+                     "Agents that share Redis, as it was counted last; 0: unknown.",
+                     static_cast<double>(agents().value_or(0))});
   const auto add = [&](std::string_view name, Kind kind, std::string_view help, std::uint64_t value) {
     metrics.push_back({"redis_" + std::string(name), kind, std::string(help), static_cast<double>(value)});
   };
@@ -323,9 +565,14 @@ void Shard::collect(std::vector<stats::Metric>& metrics) const {
   add("questions_lost_total", Kind::counter, "Questions lost with their connection.", lost_total_);
   add("given_back_total", Kind::counter, "Late grants given back after their asker was refused.",
       given_back_total_);
-  add("healed_total", Kind::counter, "Values put right that were no bucket or had no TTL.", healed_total_);
+  add("healed_total", Kind::counter, "Values put right that were no bucket or had no TTL.",
+      healed_total_ + heartbeat_.healed());
   add("unknown_format_total", Kind::counter,
       "Questions about values that a newer version wrote, left untouched.", unknown_format_total_);
+  add("breaker_open", Kind::gauge,
+      "Redis servers that are not asked but for probes, since they kept failing.",
+      breaker_.state() == Breaker::State::closed ? 0 : 1);
+  add("breaker_opens_total", Kind::counter, "Times that this began.", breaker_.opens());
   add("script_reloads_total", Kind::counter, "Times that Redis had lost the script.", script_reloads_total_);
   std::uint64_t errors = 0;
   for (const auto& [code, count] : errors_) errors += count;

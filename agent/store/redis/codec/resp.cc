@@ -33,7 +33,9 @@ template <class Count>
 void* create_guarded_array(const redisReadTask* task, Count count) {
   std::size_t depth = 1;
   for (const redisReadTask* at = task->parent; at != nullptr; at = at->parent) ++depth;
-  const bool is_too_large = count < Count{0} || static_cast<std::size_t>(count) > ReplyReader::kMaxElements;
+  const auto& caps = *static_cast<const ReplyReader::Caps*>(task->privdata);
+  const std::size_t most = depth == 1 ? caps.outer_elements : ReplyReader::kMaxElements;
+  const bool is_too_large = count < Count{0} || static_cast<std::size_t>(count) > most;
   if (is_too_large || depth > ReplyReader::kMaxDepth) return nullptr;
   return plain_functions().createArray(task, count);
 }
@@ -78,7 +80,10 @@ std::string_view text_of(const Reply& reply) {
   return reply->str == nullptr ? std::string_view() : std::string_view(reply->str, reply->len);
 }
 
-ReplyReader::ReplyReader() : reader_(redisReaderCreateWithFunctions(guarded_functions())) {}
+ReplyReader::ReplyReader(const Caps& caps)
+    : caps_(std::make_unique<Caps>(caps)), reader_(redisReaderCreateWithFunctions(guarded_functions())) {
+  reader_->privdata = caps_.get();
+}
 
 Failure ReplyReader::feed(std::string_view bytes) {
   unfinished_bytes_ += bytes.size();
@@ -92,8 +97,8 @@ Result<Reply> ReplyReader::read() {
   if (redisReaderGetReply(reader_.get(), &reply) != REDIS_OK) return violation(reader_->errstr);
   if (reply != nullptr) {
     unfinished_bytes_ = reader_->len - reader_->pos;
-  } else if (unfinished_bytes_ > kMaxUnreadBytes) {
-    return violation("a reply is over 1 MiB");
+  } else if (unfinished_bytes_ > caps_->unread_bytes) {
+    return violation("a reply is over " + std::to_string(caps_->unread_bytes / (1024 * 1024)) + " MiB");
   }
   return Reply(static_cast<redisReply*>(reply));
 }

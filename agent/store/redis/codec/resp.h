@@ -46,7 +46,14 @@ class ReplyReader {
   static constexpr std::size_t kMaxDepth = 4;                  // arrays in arrays
   static constexpr std::size_t kMaxUnreadBytes = 1024 * 1024;  // of a reply that is not complete
 
-  ReplyReader();
+  // What one reply may be like.
+  struct Caps {
+    std::size_t outer_elements = kMaxElements;  // of the outermost array
+    std::size_t unread_bytes = kMaxUnreadBytes;
+  };
+
+  ReplyReader() : ReplyReader(Caps()) {}
+  explicit ReplyReader(const Caps& caps);
 
   // Takes bytes as they arrive.
   [[nodiscard]] Failure feed(std::string_view bytes);
@@ -57,6 +64,7 @@ class ReplyReader {
   struct FreeReader {
     void operator()(redisReader* reader) const { redisReaderFree(reader); }
   };
+  std::unique_ptr<Caps> caps_;  // the guard has its address
   std::unique_ptr<redisReader, FreeReader> reader_;
   std::size_t unfinished_bytes_ = 0;  // fed since the last whole reply
 };

@@ -61,15 +61,23 @@ std::uint16_t ScriptCall::index_of(const limiter::Definition& definition) {
 }
 
 void ScriptCall::add(Operation operation, const limiter::Definition& definition, std::string_view redis_key,
-                     std::int64_t cost, std::uint64_t ticket, std::uint32_t times, bool was_repeated) {
+                     std::int64_t cost, std::uint64_t ticket, std::uint32_t times) {
+  append(definition, redis_key, {operation, 0, cost, ticket, 0, 0, times});
+}
+
+void ScriptCall::add_again(const ScriptCall& other, const Item& item) {
+  append(other.definition(item), other.redis_key(item), item);
+}
+
+void ScriptCall::append(const limiter::Definition& definition, std::string_view redis_key, Item item) {
   assert(!is_full());
-  const std::uint16_t index = index_of(definition);
+  item.definition_index = index_of(definition);
   write_bulk(keys_, redis_key);
   constexpr std::size_t kLineEnd = 2;
-  const auto key_offset = static_cast<std::uint32_t>(keys_.size() - redis_key.size() - kLineEnd);
-  items_.push_back({operation, index, cost, ticket, key_offset, static_cast<std::uint32_t>(redis_key.size()),
-                    times, was_repeated});
-  weight_ += weight_of(definition, times);
+  item.key_offset = static_cast<std::uint32_t>(keys_.size() - redis_key.size() - kLineEnd);
+  item.key_size = static_cast<std::uint32_t>(redis_key.size());
+  items_.push_back(item);
+  weight_ += weight_of(definition, item.times);
   on_added(items_.back());
 }
 

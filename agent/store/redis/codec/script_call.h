@@ -22,7 +22,8 @@
 namespace allowd::store {
 
 // The Redis key of (limit, key): "<prefix>:{5f1c}:n3:api:user-1". The braces hold four hex digits of a hash
-// over the rest, so that a user's bytes never choose the slot. No two pairs share a key.
+// over the rest, so that a user's bytes never choose the slot. No two pairs share a key. (In a Cluster keys
+// are laid out otherwise: topology/key_groups.h.)
 void append_redis_key(std::string& out, std::string_view prefix, std::string_view limit_tag,
                       std::string_view key);
 
@@ -38,8 +39,9 @@ class ScriptCall {
     std::uint64_t ticket;
     std::uint32_t key_offset;  // into the encoded keys
     std::uint32_t key_size;
-    std::uint32_t times;        // asked so often in a row
-    bool was_repeated = false;  // sent a second time because the server had lost the script
+    std::uint32_t times;            // asked so often in a row
+    bool was_repeated = false;      // sent a second time because the server had lost the script
+    std::uint8_t redirections = 0;  // so many servers have said that another one is to be asked
   };
 
   // A call for limits of that shape.
@@ -51,7 +53,9 @@ class ScriptCall {
   // Adds a question. What asks to pass must not cost more than its limit can hold.
   // Takes and peeks of buckets and tiers may be asked `times` in a row.
   void add(limiter::Operation operation, const limiter::Definition& definition, std::string_view redis_key,
-           std::int64_t cost, std::uint64_t ticket, std::uint32_t times = 1, bool was_repeated = false);
+           std::int64_t cost, std::uint64_t ticket, std::uint32_t times = 1);
+  // Adds what is, or was, an item of another call.
+  void add_again(const ScriptCall& other, const Item& item);
 
   // Whether all items pass or none is charged.
   [[nodiscard]] virtual bool is_together() const { return false; }
@@ -116,6 +120,8 @@ class ScriptCall {
 
  private:
   [[nodiscard]] std::uint16_t index_of(const limiter::Definition& definition);
+  // Of `item` all but what says where in this call its definition and key are.
+  void append(const limiter::Definition& definition, std::string_view redis_key, Item item);
 
   std::vector<Item> items_;
   std::vector<limiter::DefinitionPtr> definitions_;

@@ -18,12 +18,14 @@ Error from_uv(std::string_view doing, int status) {
 
 }  // namespace
 
-Connection::Connection(loop::Loop& loop, const RedisEndpoint& endpoint, OnClosed on_closed)
+Connection::Connection(loop::Loop& loop, const RedisEndpoint& endpoint, OnClosed on_closed,
+                       const ReplyReader::Caps& caps)
     : loop_(loop),
       endpoint_(endpoint),
       on_closed_(std::move(on_closed)),
       address_timer_(loop),
-      handshake_(loop) {}
+      handshake_(loop),
+      reader_(caps) {}
 
 Connection::~Connection() {
   if (asked_ != nullptr) asked_->forget();

@@ -35,7 +35,8 @@ class Connection final : public loop::StreamEvents {
   using OnReply = std::function<void(Reply)>;
   using OnClosed = std::function<void(Error)>;
 
-  Connection(loop::Loop& loop, const RedisEndpoint& endpoint, OnClosed on_closed);
+  Connection(loop::Loop& loop, const RedisEndpoint& endpoint, OnClosed on_closed,
+             const ReplyReader::Caps& caps = {});
   ~Connection();
   Connection(const Connection&) = delete;
   Connection& operator=(const Connection&) = delete;

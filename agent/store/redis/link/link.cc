@@ -127,6 +127,7 @@ void Link::come_up() {
     measure_clock();
     watch_for_stall();  // so that a server that hangs is noticed before a query has to wait for it
   });
+  if (on_up_) on_up_();
 }
 
 void Link::report_up() {

@@ -86,6 +86,9 @@ class Link {
   // Called with every reminder; returns what else there is to say.
   void set_reminder(std::function<std::string()> reminder) { reminder_ = std::move(reminder); }
 
+  // Called whenever the link has come up.
+  void set_on_up(std::function<void()> on_up) { on_up_ = std::move(on_up); }
+
   void collect(std::vector<stats::Metric>& metrics) const;
 
  private:
@@ -141,6 +144,7 @@ class Link {
   std::optional<SteadyTime> explained_at_;
   std::mt19937_64 random_;
   std::function<std::string()> reminder_;
+  std::function<void()> on_up_;
   loop::Timer attempt_timer_;
   loop::Timer clock_timer_;
   loop::Timer stall_timer_;

@@ -130,7 +130,7 @@ TEST_CASE("bucket call: neighbours that ask the same share a run, and limits are
   call.add(Operation::peek, *api, "d", 2, 4);
   call.add(Operation::refund, *login, "e", 1, 5);
   call.add(Operation::force, *login, "f", 1, 6);
-  call.add(Operation::take, *api, "g", 1, 7, 5, true);
+  call.add(Operation::take, *api, "g", 1, 7, 5);
   CHECK(written(call, "sha", 5us) ==
         command({"EVALSHA", "sha",    "7",        "a",       "b", "c",        "d", "e",         "f", "g",
                  "b",       "5",      "0",                                                            //
@@ -138,7 +138,27 @@ TEST_CASE("bucket call: neighbours that ask the same share a run, and limits are
                  "1",       "t",      "100000",   "1",       "2", "1",        "t", "200000",    "1", "1",
                  "1",       "p",      "200000",   "1",       "1", "2",        "r", "60000000",  "1", "1",
                  "2",       "f",      "60000000", "1",       "1", "1",        "t", "100000",    "5", "1"}));
-  CHECK(call.items()[6].was_repeated);
+}
+
+TEST_CASE("bucket call: an item of another call keeps all that is known of it") {
+  const auto api = make_bucket(10, 1s, 20), login = make_bucket(1, 1min, 5);
+  BucketCall first;
+  first.add(Operation::take, *api, "allowd:{0000}:n3:api:k", 1, 1);
+  first.add(Operation::peek, *login, "allowd:{0000}:n5:login:l", 3, 42, 5);
+  ScriptCall::Item item = first.items()[1];
+  item.was_repeated = true;
+  item.redirections = 2;
+  BucketCall second;
+  second.add_again(first, item);
+  const ScriptCall::Item& again = second.items().front();
+  CHECK(second.redis_key(again) == "allowd:{0000}:n5:login:l");
+  CHECK(&second.definition(again) == login.get());
+  CHECK(again.operation == Operation::peek);
+  CHECK(again.cost == 3);
+  CHECK(again.ticket == 42);
+  CHECK(again.times == 5);
+  CHECK(again.was_repeated);
+  CHECK(again.redirections == 2);
 }
 
 TEST_CASE("bucket call: a key that stands twice is announced") {

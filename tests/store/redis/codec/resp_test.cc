@@ -170,6 +170,21 @@ TEST_CASE("resp: a bulk string of two megabytes is given up before it is whole")
   CHECK(read_in_pieces(bytes, 1000).has_failed);
 }
 
+TEST_CASE("resp: a reader may be told to expect more of the outermost array alone") {
+  const auto is_read = [](std::string_view bytes) {
+    ReplyReader reader({.outer_elements = 2000, .unread_bytes = 5000});
+    REQUIRE_FALSE(reader.feed(bytes));
+    auto reply = reader.read();
+    return reply && *reply != nullptr;
+  };
+  CHECK(is_read(array_of(2000)));
+  CHECK_FALSE(is_read(array_of(2001)));
+  CHECK_FALSE(is_read("*1\r\n" + array_of(1025)));
+  ReplyReader reader({.outer_elements = 2000, .unread_bytes = 5000});
+  REQUIRE_FALSE(reader.feed(array_of(2000).substr(0, 5001)));
+  CHECK_FALSE(reader.read());
+}
+
 TEST_CASE("resp: many small replies together may be larger than what one may be") {
   std::string bytes;
   for (int i = 0; i < 30'000; ++i) bytes += "$80\r\n" + std::string(80, 'x') + "\r\n";

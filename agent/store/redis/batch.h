@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: MIT
+//
+// What goes between a shard and whoever knows the other shards, where keys may move from one to another.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "agent/store/redis/codec/script_call.h"
+#include "agent/store/redis/codec/server_error.h"
+
+namespace allowd::store {
+
+class Shard;
+
+// Questions that go as one script. All of their keys are of one group, and so in one slot.
+struct Batch {
+  std::shared_ptr<ScriptCall> call;
+  std::uint32_t group = 0;
+  bool is_asking = false;  // about keys that the server does not keep yet (ASKING)
+  std::uint64_t wave = 0;  // see Shard
+};
+
+// Permits that were granted to nobody.
+struct GiveBack {
+  std::string redis_key;
+  limiter::DefinitionPtr definition;
+  std::int64_t cost = 0;
+  std::uint32_t group = 0;
+};
+
+class BatchRouter {
+ public:
+  // A server has answered that the batch belongs elsewhere, or cannot be asked as one script: `error` is a
+  // moved, ask or try_again, of that text. Nothing was charged; the shard has nothing to do with it any more.
+  virtual void redirect(Shard& from, const Batch& batch, ServerError error, std::string_view text) = 0;
+  // `from` has granted something to nobody, or could not give it back: to be given back by whoever keeps the
+  // key by then, unless what `from` grants counts nowhere any more.
+  virtual void give_back(const Shard& from, GiveBack debt) = 0;
+  // A server has said something that makes it likely that keys have moved.
+  virtual void doubt_map() = 0;
+
+ protected:
+  ~BatchRouter() = default;
+};
+
+}  // namespace allowd::store

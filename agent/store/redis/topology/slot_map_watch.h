@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: MIT
+//
+// Learns from a Cluster's nodes which of them keeps what, and learns it anew when there is reason to doubt
+// it.
+//
+// Who is asked   A node that is known to answer, each time another one by chance, then the seeds in their
+// order;
+//            each has half a second. So no node that hangs holds it up for long.
+// How often  Once a minute; after a doubt as soon as a second has passed since the last time, with some
+// jitter,
+//            so that a fleet does not come as one. While nobody answers, or the doubt lasts, every second.
+// Logging    One line when nobody answers, one when somebody does again.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "agent/loop/timer.h"
+#include "agent/store/redis/link/query.h"
+#include "agent/store/redis/topology/slot_map.h"
+
+namespace allowd::store {
+
+class SlotMapWatch {
+ public:
+  // Nodes that are known to answer.
+  using Known = std::function<std::vector<RedisEndpoint>()>;
+  // Whether the map is of use; called from the loop, when nothing else of the store's is going on.
+  using OnMap = std::function<bool(const SlotMap&)>;
+
+  // `tls` is not null if the seeds want it.
+  SlotMapWatch(loop::Loop& loop, std::vector<RedisEndpoint> seeds, std::shared_ptr<TlsMaterial> tls,
+               std::uint64_t random_seed, Known known, OnMap on_map);
+
+  void start() { begin(); }
+  // The map may be wrong. Says nothing that it does not know while it is learning anyway.
+  void doubt();
+
+  void collect(std::vector<stats::Metric>& metrics) const;
+
+ private:
+  void begin();
+  void ask_next();
+  void on_answer(const RedisEndpoint& asked, const Result<Reply>& answer);
+  void end(bool has_map);
+  void schedule();
+  [[nodiscard]] limiter::Micros jitter(limiter::Micros most);
+
+  loop::Loop& loop_;
+  std::vector<RedisEndpoint> seeds_;
+  std::shared_ptr<TlsMaterial> tls_;
+  Known known_;
+  OnMap on_map_;
+  std::mt19937_64 random_;
+  std::vector<RedisEndpoint> to_ask_;  // the next one last
+  std::unique_ptr<Query> query_;
+  std::string problems_;  // of those that were asked this time
+  SteadyTime began_at_{};
+  bool is_asking_ = false;
+  bool is_doubted_ = false;
+  bool has_reported_ = false;  // that nobody answers
+  std::uint64_t refreshes_total_ = 0;
+  std::uint64_t failures_total_ = 0;
+  loop::Timer timer_;  // for the next time, or the next node
+};
+
+}  // namespace allowd::store
