@@ -7,9 +7,11 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <iostream>
 #include <memory>
 #include <random>
@@ -70,6 +72,14 @@ std::size_t clients_that_fit(std::size_t wanted, std::size_t shards) {
   return room;
 }
 
+// libuv looks names up on half of its threads at most, and one that hangs keeps its thread. Two for each
+// server leave one for everybody else's. Must come before the first use of the pool; the environment wins.
+void size_thread_pool(std::size_t servers) {
+  constexpr std::size_t kDefault = 4;
+  const std::string threads = std::to_string(std::max(kDefault, 2 * servers));
+  ::setenv("UV_THREADPOOL_SIZE", threads.c_str(), 0);
+}
+
 Result<config::Config> load(const std::string& path) {
   if (path.empty()) return config::Config{};
   return config::load_config(path);
@@ -101,36 +111,45 @@ std::unique_ptr<store::MemoryStore> make_memory_store(const config::Config& conf
       .secret = {random_bits(), random_bits(), random_bits(), random_bits()}});
 }
 
-std::unique_ptr<store::RemoteStore> make_redis_store(const config::RedisConfig& redis, loop::Loop& loop) {
+std::unique_ptr<store::RemoteStore> make_redis_store(const config::RedisConfig& redis,
+                                                     limiter::Micros deadline, loop::Loop& loop) {
   if (!redis.cluster.empty()) {
     return std::make_unique<store::ClusterStore>(
         loop, store::ClusterStore::Options{.seeds = redis.cluster,
                                            .prefix = redis.prefix,
                                            .reconnect_max = redis.reconnect_max,
+                                           .max_connection_age = redis.max_connection_age,
+                                           .clock = redis.clock,
+                                           .deadline = deadline,
                                            .tls = redis.tls,
                                            .random_seed = random_bits(),
                                            .agent_id = random_id()});
   }
-  return std::make_unique<store::RedisStore>(loop,
-                                             store::RedisStore::Options{.nodes = redis.nodes,
-                                                                        .prefix = redis.prefix,
-                                                                        .reconnect_max = redis.reconnect_max,
-                                                                        .tls = redis.tls,
-                                                                        .random_seed = random_bits(),
-                                                                        .agent_id = random_id()});
+  return std::make_unique<store::RedisStore>(
+      loop, store::RedisStore::Options{.nodes = redis.nodes,
+                                       .sentinel = redis.sentinel,
+                                       .prefix = redis.prefix,
+                                       .reconnect_max = redis.reconnect_max,
+                                       .max_connection_age = redis.max_connection_age,
+                                       .clock = redis.clock,
+                                       .deadline = deadline,
+                                       .tls = redis.tls,
+                                       .random_seed = random_bits(),
+                                       .agent_id = random_id()});
 }
 
 // How many servers a config may mean, as far as that can be known: a Cluster has nodes that it does not name.
 std::size_t servers_of(const config::Config& config) {
   constexpr std::size_t kOfCluster = 64;
   if (!config.redis) return 0;
-  return config.redis->cluster.empty() ? config.redis->nodes.size() : kOfCluster;
+  if (!config.redis->cluster.empty()) return kOfCluster;
+  return config.redis->nodes.size() + (config.redis->sentinel ? config.redis->sentinel->sentinels.size() : 0);
 }
 
 // What is asked of Redis, and not: the store that all hosts share behind what this one knows of it.
 struct SharedLimits {
   SharedLimits(const config::Config& config, loop::Loop& loop)
-      : redis(make_redis_store(*config.redis, loop)),
+      : redis(make_redis_store(*config.redis, config.agent.deadline, loop)),
         prefilter(*redis, {.trust = config.prefilter.trust,
                            .hold = config.prefilter.hold,
                            .max_keys = static_cast<std::size_t>(config.agent.max_keys)}) {
@@ -155,6 +174,7 @@ int serve(config::Config config, const std::string& config_path) {
     spdlog::critical("{}", unusable->message);
     return kFailed;
   }
+  size_thread_pool(servers_of(config));
   loop::Loop loop;
   const auto started = loop.now();
   stats::Registry registry;

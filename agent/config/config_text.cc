@@ -61,7 +61,21 @@ void write_ticks(std::ostream& out, const limiter::Definition& definition, std::
   }
 }
 
+void write_sentinel(std::ostream& out, const RedisConfig& redis) {
+  out << "sentinel = { master = " << quoted(redis.sentinel->master) << ", nodes = [";
+  const char* before = " ";
+  for (const store::RedisEndpoint& sentinel : redis.sentinel->sentinels) {
+    out << std::exchange(before, ", ") << quoted(sentinel.display());
+  }
+  out << " ]";
+  const std::string& file = redis.sentinel->sentinels.front().password_file;
+  if (!file.empty()) out << ", password_file = " << quoted(file);
+  out << " }\n";
+  if (const int db = redis.nodes.front().endpoint.db; db != 0) out << "db = " << db << "\n";
+}
+
 void write_nodes(std::ostream& out, const RedisConfig& redis) {
+  if (redis.sentinel) return write_sentinel(out, redis);
   if (!redis.cluster.empty()) {
     out << "cluster = [";
     const char* separator = " ";
@@ -172,8 +186,15 @@ std::string to_toml(const Config& config) {
   if (config.redis) {
     out << "\n[redis]\n";
     write_nodes(out, *config.redis);
+    if (!config.redis->password_file.empty())
+      out << "password_file = " << quoted(config.redis->password_file) << "\n";
     out << "prefix = " << quoted(config.redis->prefix) << "\n"
-        << "reconnect_max = " << quoted(print(config.redis->reconnect_max)) << "\n";
+        << "reconnect_max = " << quoted(print(config.redis->reconnect_max)) << "\n"
+        << "clock = " << quoted(name_of(config.redis->clock)) << "\n"
+        << "max_connection_age = "
+        << quoted(config.redis->max_connection_age.count() == 0 ? "0"
+                                                                : print(config.redis->max_connection_age))
+        << "\n";
     if (config.redis->uses_tls()) write_tls(out, config.redis->tls);
   }
   out << "\n[prefilter]\n"

@@ -25,6 +25,9 @@ std::vector<std::string> changes_for_restart(const config::Config& running, cons
   if (running.redis && loaded.redis) {
     compare("redis.cluster", running.redis->cluster, loaded.redis->cluster);
     const bool are_urls = running.redis->is_single_url() && loaded.redis->is_single_url();
+    compare("redis.sentinel", running.redis->sentinel, loaded.redis->sentinel);
+    compare("redis.clock", running.redis->clock, loaded.redis->clock);
+    compare("redis.max_connection_age", running.redis->max_connection_age, loaded.redis->max_connection_age);
     compare(are_urls ? "redis.url" : "redis.shards", running.redis->nodes, loaded.redis->nodes);
     compare("redis.prefix", running.redis->prefix, loaded.redis->prefix);
     compare("redis.reconnect_max", running.redis->reconnect_max, loaded.redis->reconnect_max);

@@ -55,7 +55,8 @@ std::vector<Option> documented_options() {
 std::string head_of(const Option& option) {
   std::string text = "[" + option.table + "]\n";
   if (option.table == "redis.tls") text.insert(0, "[redis]\nurl = \"rediss://h\"\n");
-  if (option.table == "redis" && option.key != "url" && option.key != "shards" && option.key != "cluster")
+  if (option.table == "redis" && option.key != "url" && option.key != "shards" && option.key != "cluster" &&
+      option.key != "sentinel")
     text += "url = \"redis://h\"\n";
   if (option.table == "limits.x" && option.key != "rate" && option.key != "tiers") text += "rate = \"5/s\"\n";
   return text;
@@ -76,7 +77,8 @@ TEST_CASE("config document: every option that it describes is read") {
 TEST_CASE("config document: every option that is read is described") {
   const std::string text =
       "[agent]\nsocket = \"/s\"\nsocket_group = \"g\"\nadmin_socket = \"/a\"\n[redis]\nurl = "
-      "\"redis://h\"\n[limits.x]\nrate = \"1/s\"\nlease = 5\non_failure = \"local\"\nlocal_share = "
+      "\"redis://h\"\npassword_file = \"/f\"\n[limits.x]\nrate = \"1/s\"\nlease = 5\non_failure = "
+      "\"local\"\nlocal_share = "
       "3\noverrides = { k = { deny = true } }\nplans = { "
       "p = { rate "
       "= "
@@ -88,13 +90,15 @@ TEST_CASE("config document: every option that is read is described") {
       "[redis]\nshards = [ { name = \"s\", url = \"rediss://h\" } ]\n[redis.tls]\nca_file = \"/a\"\n"
       "cert_file = \"/c\"\nkey_file = \"/k\"\nserver_name = \"n\"\n",
       "f");
+  auto third = parse_config("[redis]\nsentinel = { master = \"m\", nodes = [ \"redis://h\" ] }\n", "f");
   auto cluster = parse_config("[redis]\ncluster = [ \"redis://h\" ]\n", "f");
   REQUIRE(config);
   REQUIRE(other);
   REQUIRE(cluster);
+  REQUIRE(third);
   std::map<std::string, int> described;
   for (const Option& option : documented_options()) ++described[option.table + "." + option.key];
-  std::istringstream lines(to_toml(*config) + to_toml(*other) + to_toml(*cluster));
+  std::istringstream lines(to_toml(*config) + to_toml(*other) + to_toml(*cluster) + to_toml(*third));
   std::string table;
   std::set<std::string> keys;
   for (std::string line; std::getline(lines, line);) {

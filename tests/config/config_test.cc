@@ -270,10 +270,6 @@ TEST_CASE("config: what later versions will have is not supported rather than un
   check_refused("[prefilter]\ntrust = \"2m\"\n", "allowd.toml:2: prefilter.trust: must be at most 1m");
   check_refused("[prefilter]\nhold = \"2s\"\n",
                 "allowd.toml:2: prefilter.hold: must not be longer than trust");
-  for (const char* key : {"sentinel", "clock", "password_file", "max_connection_age"}) {
-    check_refused("[redis]\nurl = \"redis://h\"\n" + std::string(key) + " = 1\n",
-                  "allowd.toml:3: redis." + std::string(key) + ": is not supported by this version");
-  }
 }
 
 TEST_CASE("config: the policy local, shared between as many agents as are known or as are named") {
@@ -350,7 +346,8 @@ TEST_CASE("config: a wrong value is said") {
       "[agent]\ndeadline = \"20\"\n",
       "allowd.toml:2: agent.deadline: a duration needs a unit: us, ms, s (sec, second), m (min, minute), h "
       "(hour), d (day) or week");
-  check_refused("[redis]\nprefix = \"a\"\n", "allowd.toml:1: redis: url, shards or cluster is missing");
+  check_refused("[redis]\nprefix = \"a\"\n",
+                "allowd.toml:1: redis: url, shards, cluster or sentinel is missing");
   check_refused("[redis]\nurl = \"http://h\"\n",
                 "allowd.toml:2: redis.url: a Redis URL begins with redis://, rediss:// or unix://");
   const std::string prefix =

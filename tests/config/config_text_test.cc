@@ -37,6 +37,14 @@ void check_same(const Config& a, const Config& b) {
     CHECK(a.redis->prefix == b.redis->prefix);
     CHECK(a.redis->reconnect_max == b.redis->reconnect_max);
     CHECK(a.redis->tls == b.redis->tls);
+    CHECK(a.redis->max_connection_age == b.redis->max_connection_age);
+    CHECK(a.redis->password_file == b.redis->password_file);
+    CHECK(a.redis->clock == b.redis->clock);
+    REQUIRE(a.redis->sentinel.has_value() == b.redis->sentinel.has_value());
+    if (a.redis->sentinel) {
+      CHECK(a.redis->sentinel->master == b.redis->sentinel->master);
+      CHECK(a.redis->sentinel->sentinels.size() == b.redis->sentinel->sentinels.size());
+    }
   }
   REQUIRE(a.limits.size() == b.limits.size());
   for (std::size_t i = 0; i < a.limits.size(); ++i) {
@@ -85,9 +93,19 @@ const char* const kTls = R"(
   verify = false
 )";
 
+const char* const kSentinel = R"(
+  [redis]
+  sentinel = { master = "main", nodes = [ "redis://h1", "redis://[::1]:5000" ], user = "w", password_file = "/w" }
+  db = 3
+  password_file = "/run/secret \"x\""
+  max_connection_age = "1h"
+  clock = "redis"
+)";
+
 TEST_CASE("config text: the effective configuration is read back the same") {
-  for (const std::string text : {"", kFull, kShards, kTls, "[redis]\nurl = \"unix:///run/r.sock?db=3\"\n",
-                                 "[limits.x]\nrate = \"1/week\"\n"}) {
+  for (const std::string text :
+       {"", kFull, kShards, kTls, kSentinel, "[redis]\nurl = \"unix:///run/r.sock?db=3\"\n",
+        "[limits.x]\nrate = \"1/week\"\n"}) {
     const Config config = parsed(text);
     const Config again = parsed(to_toml(config));
     check_same(config, again);
@@ -121,6 +139,8 @@ TEST_CASE("config text: every default is written out, and passwords are not") {
         "url = \"redis://h:6379\"\n"
         "prefix = \"allowd\"\n"
         "reconnect_max = \"2s\"\n"
+        "clock = \"synced\"\n"
+        "max_connection_age = \"0\"\n"
         "\n"
         "[prefilter]\n"
         "trust = \"1s\"\n"
@@ -137,7 +157,8 @@ TEST_CASE("config text: every default is written out, and passwords are not") {
         "deadline = \"20ms\"\n");
   const std::string tls = to_toml(parsed("[redis]\nurl = \"rediss://h\"\n"));
   CHECK(tls.find("url = \"rediss://h:6379\"\n") != std::string::npos);
-  CHECK(tls.find("reconnect_max = \"2s\"\n\n[redis.tls]\nverify = true\n\n[prefilter]") != std::string::npos);
+  CHECK(tls.find("max_connection_age = \"0\"\n\n[redis.tls]\nverify = true\n\n[prefilter]") !=
+        std::string::npos);
   CHECK(to_toml(parsed(kTls))
             .find("[redis.tls]\nca_file = \"/a b.pem\"\ncert_file = \"/c.pem\"\nkey_file = "
                   "\"/k.pem\"\nserver_name = \"redis.internal\"\nverify = false\n") != std::string::npos);
@@ -164,6 +185,9 @@ TEST_CASE("config text: the hash changes with every setting and with nothing els
                                               "[redis]\nurl = \"redis://h/1\"\n",
                                               "[redis]\nshards = [ { name = \"a\", url = \"redis://h\" } ]\n",
                                               "[redis]\nurl = \"redis://h\"\nprefix = \"p\"\n",
+                                              "[redis]\nurl = \"redis://h\"\nmax_connection_age = \"1h\"\n",
+                                              "[redis]\nurl = \"redis://h\"\nclock = \"host\"\n",
+                                              "[redis]\nurl = \"redis://h\"\npassword_file = \"/f\"\n",
                                               "[limits.a]\nrate = \"1/s\"\n",
                                               "[limits.b]\nrate = \"1/s\"\n",
                                               "[limits.a]\nrate = \"2/s\"\n",

@@ -80,6 +80,11 @@ class RedisClient:
     def close(self) -> None:
         self._stream.socket.close()
 
+    def pipeline(self, *commands: tuple[str | bytes | int, ...]) -> list[Any]:
+        """Sends the commands with one write."""
+        self._stream.socket.sendall(b"".join(encode(*command) for command in commands))
+        return [self._stream.read() for _ in commands]
+
     def call(self, *words: str | bytes | int) -> Any:
         self._stream.socket.sendall(encode(*words))
         return self._stream.read()

@@ -24,6 +24,8 @@ shadow = false
 url = "redis://user:s3cr3t@db.example:6380/3"
 prefix = "mine"
 reconnect_max = "750ms"
+clock = "host"
+max_connection_age = "90min"
 
 [prefilter]
 trust = "2s"
@@ -144,7 +146,7 @@ def test_check_opens_no_socket(rack: Rack) -> None:
         ("[agent]\nmax_connections = 1.5", 2, "agent.max_connections", ["integer from 1"]),
         ("agent = 5", 1, "agent", ["table"]),
         ("[limits]\napi = 5", 2, "limits.api", ["table"]),
-        ('[redis]\nprefix = "x"', 1, "redis", ["url, shards or cluster is missing"]),
+        ('[redis]\nprefix = "x"', 1, "redis", ["url, shards, cluster or sentinel is missing"]),
         ('[redis]\nurl = "http://localhost"', 2, "redis.url", ["redis://", "unix://"]),
         ('[redis]\nurl = "redis://localhost:99999"', 2, "redis.url", ["port"]),
         ('[redis]\nurl = "redis://localhost/abc"', 2, "redis.url", ["database"]),

@@ -27,9 +27,12 @@ max_keys = 8
 deadline = "9ms"
 shadow = true
 [redis]
-url = "redis://u:p@h:1/2"
+url = "redis://u@h:1/2"
+password_file = "/f"
 prefix = "p"
 reconnect_max = "3s"
+max_connection_age = "1h"
+clock = "redis"
 [prefilter]
 trust = "3s"
 hold = "2s"
@@ -79,6 +82,11 @@ CLUSTER = """
 cluster = [ "redis://u:p@h:1" ]
 """
 
+SENTINEL = """
+[redis]
+sentinel = { master = "m", nodes = [ "redis://u:p@h" ] }
+"""
+
 
 def documented() -> dict[str, dict[str, str]]:
     """{section: {key: the default's cell}} from CONFIG.md's tables."""
@@ -109,8 +117,8 @@ def test_every_key_that_the_agent_has_is_documented_and_the_reverse(tmp_path: Pa
     tls = otherwise["redis"].pop("tls")
     reference = documented()
     assert set(effective["agent"]) == set(reference["agent"])
-    cluster = check(tmp_path, CLUSTER)
-    assert set(effective["redis"]) | set(otherwise["redis"]) | set(cluster["redis"]) == set(reference["redis"])
+    others = [set(check(tmp_path, text)["redis"]) for text in (CLUSTER, SENTINEL)]
+    assert set(effective["redis"]).union(otherwise["redis"], *others) == set(reference["redis"])
     assert set(tls) == set(reference["redis.tls"])
     assert set(effective["prefilter"]) == set(reference["prefilter"])
     assert set().union(*effective["limits"].values()) == set(reference["limits.NAME"])

@@ -97,19 +97,6 @@ def test_a_host_that_does_not_resolve_is_an_outage_and_no_more(rack: Rack) -> No
     agent.stop()
 
 
-def test_a_wrong_password_is_an_outage_that_is_logged_once_and_never_shown(rack: Rack, make_redis: MakeRedis) -> None:
-    redis = make_redis(password="right")
-    redis.start()
-    url = redis.url.replace("right", "s3cr3t")
-    agent = rack.start(LIMITS, agent=AGENT, redis=f'url = "{url}"\nreconnect_max = "250ms"')
-    wait_until(lambda: agent.metric("redis_connection_attempts_total") >= 4, "it tries again")
-    assert agent.allow("strict", "k").verdict == "unavailable"
-    assert agent.log().count("WRONGPASS") == 1, agent.log()
-    assert "s3cr3t" not in agent.log()
-    redis.call("CONFIG", "SET", "requirepass", "s3cr3t")
-    agent.wait_for_redis()
-
-
 # Under load
 
 

@@ -3,19 +3,18 @@
 
 #include <arpa/inet.h>
 
-#include <array>
-#include <atomic>
 #include <memory>
 #include <string>
-#include <thread>
 #include <vector>
 
+#include "tests/support/busy_threads.h"
 #include "tests/support/printing.h"
 #include "tests/support/turns.h"
 
 namespace allowd::loop {
 namespace {
 
+using testing::BusyThreads;
 using testing::turn_on;
 using testing::turn_until;
 
@@ -147,30 +146,6 @@ TEST_CASE("resolver: may be destroyed from inside its answer") {
   turn_on(loop);
   CHECK(calls == 1);
 }
-
-// Keeps all of libuv's threads busy, so that a look-up stays queued and can be cancelled.
-class BusyThreads {
- public:
-  explicit BusyThreads(Loop& loop) {
-    for (uv_work_t& work : work_) {
-      work.data = this;
-      uv_queue_work(loop.raw(), &work, wait, [](uv_work_t*, int) {});
-    }
-    while (waiting_ < 4) std::this_thread::yield();
-  }
-  void let_go() { may_go_ = true; }
-
- private:
-  static void wait(uv_work_t* work) {
-    auto& self = *static_cast<BusyThreads*>(work->data);
-    ++self.waiting_;
-    while (!self.may_go_) std::this_thread::yield();
-  }
-
-  std::array<uv_work_t, 4> work_{};  // libuv has four threads unless the environment says otherwise
-  std::atomic<int> waiting_{0};
-  std::atomic<bool> may_go_{false};
-};
 
 TEST_CASE(
     "resolver: one that forgot a queued look-up answers the next question, and not with its cancellation") {

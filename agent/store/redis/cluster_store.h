@@ -42,6 +42,9 @@ class ClusterStore final : public RemoteStore, private BatchRouter {
     std::vector<RedisEndpoint> seeds;
     std::string prefix = "allowd";
     limiter::Micros reconnect_max = std::chrono::seconds(2);
+    limiter::Micros max_connection_age{0};  // 0: no bound
+    ClockSource clock = ClockSource::synced;
+    limiter::Micros deadline{0};  // of queries, for warnings; 0: none
     tls::TlsOptions tls;
     std::uint64_t random_seed = 0;
     std::string agent_id;  // under which this agent is counted; no two alike

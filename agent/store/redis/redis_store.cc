@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "agent/store/redis/shard_metrics.h"
+#include "agent/store/redis/topology/sentinel.h"
 
 namespace allowd::store {
 namespace {
@@ -19,6 +20,12 @@ std::vector<std::string> names_of(std::span<const RedisNode> nodes) {
 // braces.
 std::string agents_key(std::string_view prefix) { return std::string(prefix) + ":{agents}"; }
 
+std::unique_ptr<EndpointSource> make_source(loop::Loop& loop, const RedisStore::Options& options,
+                                            const RedisNode& node, const std::shared_ptr<TlsMaterial>& tls) {
+  if (options.sentinel) return std::make_unique<SentinelSource>(loop, *options.sentinel, node.endpoint, tls);
+  return std::make_unique<FixedEndpoint>(node.endpoint);
+}
+
 }  // namespace
 
 RedisStore::RedisStore(loop::Loop& loop, const Options& options)
@@ -30,10 +37,13 @@ RedisStore::RedisStore(loop::Loop& loop, const Options& options)
   for (const RedisNode& node : options.nodes) {
     shards_.push_back(std::make_unique<Shard>(
         loop, Shard::Options{
-                  .link = {.source = std::make_unique<FixedEndpoint>(node.endpoint),
+                  .link = {.source = make_source(loop, options, node, tls),
                            .tls = tls,
                            .label = is_alone ? std::string() : node.name,
                            .reconnect_max = options.reconnect_max,
+                           .max_connection_age = options.max_connection_age,
+                           .deadline = options.deadline,
+                           .clock = options.clock,
                            .script = {},
                            .random_seed = options.random_seed + shards_.size()},
                   .heartbeat = {.key = [key = agents_key(options.prefix)] { return key; },

@@ -43,6 +43,7 @@ Shard::Shard(loop::Loop& loop, Options options)
       max_growing_calls_(options.max_growing_calls),
       max_full_calls_(options.max_full_calls),
       router_(options.router),
+      troubles_(options.link.random_seed),
       breaker_(options.link.random_seed),
       link_(loop,
             [&] {
@@ -70,7 +71,9 @@ std::optional<ShardTime> Shard::time(SteadyTime now) const {
 }
 
 bool Shard::ask(const SharedQuestion& question, std::string_view redis_key) {
-  if (!takes_questions() || questions_open_ >= max_questions_ || !breaker_.lets_through(loop_.now())) {
+  const auto shape = static_cast<std::size_t>(question.definition->shape());
+  if (!takes_questions() || questions_open_ >= max_questions_ || troubles_.is_forbidden(shape, loop_.now()) ||
+      !breaker_.lets_through(loop_.now())) {
     refused_unasked_total_ += question.times;
     return false;
   }
@@ -94,6 +97,8 @@ bool Shard::ask_together(std::span<const SharedQuestion> questions, std::span<co
   if (!are_takes || questions.size() > ScriptCall::kMaxWeight) return false;
   if (!takes_questions() || questions_open_ + questions.size() > max_questions_) return false;
   if (breaker_.state() != Breaker::State::closed) return false;  // several are no probe
+  constexpr auto kBucket = static_cast<std::size_t>(limiter::Definition::Shape::bucket);
+  if (troubles_.is_forbidden(kBucket, loop_.now())) return false;
   auto call = std::make_shared<BucketCall>();
   call->decide_together();
   for (std::size_t i = 0; i < questions.size(); ++i) {
@@ -226,7 +231,8 @@ void Shard::send(Batch batch) {
                       before);
   } else {
     if (batch.is_asking) write_command(connection.outbox(), {"ASKING"});
-    batch.call->write(connection.outbox(), link_.script_sha(), link_.clock().at(loop_.now()));
+    batch.call->write(connection.outbox(), link_.script_sha(), link_.clock().at(loop_.now()),
+                      link_.scripts_tell_time());
     const std::size_t before = batch.is_asking ? 1 : 0;
     connection.expect(
         [this, batch = std::move(batch)](const Reply& reply) {
@@ -275,6 +281,7 @@ bool Shard::has_failed(const Batch& batch, const Reply& reply) {
   }
   if (router_ != nullptr && error.kind == ServerError::cluster_down) router_->doubt_map();
   if (!reveals_cluster(error)) {
+    troubles_.count(error.kind);
     count_error(call, text_of(reply), error.code);
     const bool is_permitted = error.kind != ServerError::not_permitted;
     note_failure(call, is_permitted ? Breaker::Failure::refused : Breaker::Failure::not_permitted,
@@ -302,6 +309,10 @@ bool Shard::reveals_cluster(const ErrorReply& error) {
 }
 
 void Shard::on_reply(const Batch& batch, const Reply& reply) {
+  if (reply != nullptr && is_error(reply) && read_error(text_of(reply)).kind == ServerError::not_permitted) {
+    troubles_.forbid(shape_of(*batch.call), loop_.now());
+    link_.explain_refusal(batch.call->redis_key(batch.call->items().front()));
+  }
   if (has_failed(batch, reply)) return;
   if (!batch.call->fits(*reply)) {
     note_failure(*batch.call, Breaker::Failure::refused, "a malformed answer");
@@ -309,6 +320,7 @@ void Shard::on_reply(const Batch& batch, const Reply& reply) {
     return link_.drop({Error::Code::system, "the script's answer is malformed"});
   }
   healed_total_ += ScriptCall::healed(*reply);
+  batch.call->take_time(*reply);
   settle(batch, batch.call->answers(*reply));
 }
 
@@ -565,6 +577,7 @@ void Shard::collect(std::vector<stats::Metric>& metrics) const {
   std::uint64_t errors = 0;
   for (const auto& [code, count] : errors_) errors += count;
   add("errors_total", Kind::counter, "Scripts answered with an error.", errors);
+  troubles_.collect(metrics);
 }
 
 }  // namespace allowd::store

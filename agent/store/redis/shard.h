@@ -32,6 +32,7 @@
 #include "agent/store/redis/codec/server_error.h"
 #include "agent/store/redis/link/heartbeat.h"
 #include "agent/store/redis/link/link.h"
+#include "agent/store/redis/server_troubles.h"
 #include "agent/store/shared_store.h"
 
 namespace allowd::store {
@@ -165,6 +166,7 @@ class Shard {
   std::size_t max_growing_calls_;
   std::size_t max_full_calls_;
   BatchRouter* router_;
+  ServerTroubles troubles_;
   Breaker breaker_;
   Link link_;
   Heartbeat heartbeat_;

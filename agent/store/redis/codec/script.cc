@@ -14,6 +14,11 @@ local unpack, pack, read = unpack or table.unpack, struct.pack, struct.unpack
 local call, ceil, format, byte, sub = redis.call, math.ceil, string.format, string.byte, string.sub
 local MOST, LATEST, UNKNOWN = 4503599627370496, 9007199254740992, -9007199254740992
 local kind, now = ARGV[1], tonumber(ARGV[2])
+local tells_time = not now
+if tells_time then
+  local time = call('TIME')
+  now = time[1] * 1000000 + time[2]
+end
 local ttls, reply, healed = {}, {}, 0
 
 -- 60 s beyond the microseconds until the reset, in whole seconds so that equal ones are printed once; at most 400 days
@@ -67,6 +72,7 @@ end
 )lua";
 
 constexpr std::string_view kEnd = R"lua(
+if tells_time then reply[#reply + 1] = now end
 reply[#reply + 1] = healed
 return reply
 )lua";

@@ -81,8 +81,9 @@ void ScriptCall::append(const limiter::Definition& definition, std::string_view 
   on_added(items_.back());
 }
 
-void ScriptCall::write(ByteBuffer& out, std::string_view sha, limiter::TimePoint now) {
+void ScriptCall::write(ByteBuffer& out, std::string_view sha, limiter::TimePoint now, bool by_server_time) {
   asked_at_ = now;
+  by_server_time_ = by_server_time;
   constexpr std::size_t kFixedParts = 5;  // EVALSHA, sha, numkeys, kind, now
   write_command_header(out, kFixedParts + items_.size() + argument_count());
   write_bulk(out, "EVALSHA");
@@ -91,14 +92,27 @@ void ScriptCall::write(ByteBuffer& out, std::string_view sha, limiter::TimePoint
   out.append(keys_.view());
   const char letter = kind();
   write_bulk(out, std::string_view(&letter, 1));
-  write_bulk(out, std::int64_t{now.time_since_epoch().count()});
+  if (by_server_time_) {
+    write_bulk(out, kServerTime);
+  } else {
+    write_bulk(out, std::int64_t{now.time_since_epoch().count()});
+  }
   write_arguments(out);
 }
 
 bool ScriptCall::fits(const redisReply& reply) const {
-  if (reply.type != REDIS_REPLY_ARRAY || reply.elements != reply_size() + 1) return false;
+  if (reply.type != REDIS_REPLY_ARRAY || reply.elements != reply_size() + (by_server_time_ ? 2 : 1))
+    return false;
+  constexpr std::int64_t kLatest = std::int64_t{1} << 53;
+  const auto is_time = [](std::int64_t number) { return number >= 0 && number <= kLatest; };
+  if (by_server_time_ && !is_time(reply.element[reply.elements - 2]->integer)) return false;
   return std::all_of(reply.element, reply.element + reply.elements,
                      [](const redisReply* element) { return element->type == REDIS_REPLY_INTEGER; });
+}
+
+void ScriptCall::take_time(const redisReply& reply) {
+  if (by_server_time_)
+    asked_at_ = limiter::TimePoint{limiter::Micros{reply.element[reply.elements - 2]->integer}};
 }
 
 std::uint64_t ScriptCall::healed(const redisReply& reply) {

@@ -73,11 +73,17 @@ class ScriptCall {
     return definitions_.front()->tiers().front().algorithm;
   }
 
+  // In place of the time: the server's own at the moment at which it decides.
+  static constexpr std::string_view kServerTime = "?";
+
   // Appends the command for a server that knows the script by `sha`.
-  void write(ByteBuffer& out, std::string_view sha, limiter::TimePoint now);
+  void write(ByteBuffer& out, std::string_view sha, limiter::TimePoint now, bool by_server_time = false);
 
   // Whether `reply` is one of this call's.
   [[nodiscard]] bool fits(const redisReply& reply) const;
+  // Where the server told its time: takes it, from a reply that fits, for the time at which the call was
+  // decided.
+  void take_time(const redisReply& reply);
   // The answers to all items, in order, of a reply that fits.
   [[nodiscard]] virtual std::vector<SharedAnswer> answers(const redisReply& reply) const = 0;
   // Values that were not what they should be, or had no TTL, and were put right.
@@ -122,6 +128,7 @@ class ScriptCall {
   ByteBuffer keys_;  // as bulk strings
   std::size_t weight_ = 0;
   limiter::TimePoint asked_at_{};
+  bool by_server_time_ = false;
 };
 
 [[nodiscard]] std::string_view letter_of(limiter::Operation operation);

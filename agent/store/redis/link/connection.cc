@@ -1,11 +1,16 @@
 // SPDX-License-Identifier: MIT
 #include "agent/store/redis/link/connection.h"
 
+#include <algorithm>
 #include <cassert>
 #include <utility>
 
 namespace allowd::store {
 namespace {
+
+// Of connecting, for all addresses but the last together, and for each at least.
+constexpr limiter::Micros kForAddresses = std::chrono::milliseconds(400);
+constexpr limiter::Micros kForEachAddress = std::chrono::milliseconds(50);
 
 Error from_uv(std::string_view doing, int status) {
   return Error{Error::Code::retry_later, uv_strerror(status)}.within(doing);
@@ -18,12 +23,17 @@ Connection::Connection(loop::Loop& loop, const RedisEndpoint& endpoint, OnClosed
     : loop_(loop),
       endpoint_(endpoint),
       on_closed_(std::move(on_closed)),
-      resolver_(loop),
+      address_timer_(loop),
       handshake_(loop),
       reader_(caps) {}
 
-void Connection::open(std::function<void()> done) {
+Connection::~Connection() {
+  if (asked_ != nullptr) asked_->forget();
+}
+
+void Connection::open(loop::AddressBook& addresses, std::function<void()> done) {
   on_open_ = std::move(done);
+  book_ = &addresses;
   if (!endpoint_.is_tls) return connect();
   assert(tls_material_ != nullptr);
   tls_wish_ = tls_material_->read([this](const Result<tls::TlsContext>& context) {
@@ -40,21 +50,35 @@ void Connection::connect() {
       status == 0 ? on_connected() : close(from_uv("connect", status));
     });
   }
-  resolver_.resolve(endpoint_.host, endpoint_.port, [this](int status, loop::Resolver::Addresses addresses) {
-    if (status != 0) return close(from_uv("resolve " + endpoint_.host, status));
-    addresses_ = std::move(addresses);
-    try_next_address(UV_EAI_NODATA);
+  asked_ = book_;
+  book_->find(endpoint_.host, endpoint_.port, [this](loop::AddressBook::Found found) {
+    asked_ = nullptr;
+    on_found(std::move(found));
   });
 }
 
+void Connection::on_found(loop::AddressBook::Found found) {
+  if (found.status != 0) return close(from_uv("resolve " + endpoint_.host, found.status));
+  look_up_status_ = found.look_up_status;
+  addresses_ = std::move(found.addresses);
+  try_next_address(UV_EAI_NODATA);
+}
+
 void Connection::try_next_address(int last_status) {
+  address_timer_.stop();
   if (next_address_ >= addresses_.size()) return close(from_uv("connect", last_status));
   stream_ = std::make_unique<loop::Stream>(loop_, loop::Stream::Family::tcp, *this);
-  stream_->connect_tcp(reinterpret_cast<const sockaddr*>(&addresses_[next_address_++]),
+  const auto* address = reinterpret_cast<const sockaddr*>(&addresses_[next_address_++]);
+  if (next_address_ < addresses_.size()) {
+    const auto share = kForAddresses / static_cast<std::int64_t>(addresses_.size() - 1);
+    address_timer_.once(std::max(share, kForEachAddress), [this] { try_next_address(UV_ETIMEDOUT); });
+  }
+  stream_->connect_tcp(address,
                        [this](int status) { status == 0 ? on_connected() : try_next_address(status); });
 }
 
 void Connection::on_connected() {
+  address_timer_.stop();
   is_shaking_hands_ = tls_ != nullptr;
   if (is_shaking_hands_) return shake_hands({});
   stream_->start_reading();
@@ -149,6 +173,8 @@ void Connection::on_plain(std::string_view bytes) {
     } else if (expected_.front().replies_before > 0) {
       --expected_.front().replies_before;
     } else {
+      ++round_trips_.all;
+      if (loop_.now() - expected_.front().sent > slow_after_) ++round_trips_.slow;
       const OnReply on_reply = std::move(expected_.front().on_reply);
       expected_.pop_front();
       on_reply(std::move(*reply));
@@ -166,7 +192,8 @@ void Connection::on_end(int status) {
 void Connection::close(Error why) {
   if (std::exchange(is_closed_, true)) return;
   tls_wish_.reset();
-  resolver_.forget();
+  if (auto* asked = std::exchange(asked_, nullptr)) asked->forget();
+  address_timer_.stop();
   if (is_shaking_hands_) {
     why = std::move(why).within("TLS");
     if (!has_heard_) why.message += "; a port without TLS needs redis://";
@@ -178,7 +205,9 @@ void Connection::close(Error why) {
   outbox_.clear();
   const auto unanswered = std::exchange(expected_, {});
   for (const Expected& expected : unanswered) expected.on_reply(nullptr);
-  on_closed_(std::move(why));
+  // A copy, since it may set another one.
+  const OnClosed on_closed = on_closed_;
+  on_closed(std::move(why));
 }
 
 }  // namespace allowd::store

@@ -4,9 +4,9 @@
 // somebody who wants its reply.
 //
 // Ownership  May be destroyed at any time, though not from inside a reply's callback; then nobody is called
-// any more. Errors     When the connection ends, every command still open gets a null reply, then `on_closed`
-// is called, once.
-//            No command is ever sent twice.
+//            any more.
+// Errors     When the connection ends, every command still open gets a null reply, then `on_closed` is
+//            called, once. No command is ever sent twice.
 // TLS        Stands between the stream and the commands when the endpoint wants it; everything above is
 //            unaware of it. The arithmetic of its handshake takes longer than the loop may be held, and runs
 //            on another thread.
@@ -16,10 +16,12 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 
+#include "agent/loop/address_book.h"
 #include "agent/loop/background_task.h"
-#include "agent/loop/resolver.h"
 #include "agent/loop/stream.h"
+#include "agent/loop/timer.h"
 #include "agent/store/redis/codec/resp.h"
 #include "agent/store/redis/link/endpoint.h"
 #include "agent/store/redis/link/tls_material.h"
@@ -35,12 +37,19 @@ class Connection final : public loop::StreamEvents {
 
   Connection(loop::Loop& loop, const RedisEndpoint& endpoint, OnClosed on_closed,
              const ReplyReader::Caps& caps = {});
+  ~Connection();
+  Connection(const Connection&) = delete;
+  Connection& operator=(const Connection&) = delete;
 
   // What TLS rests on, for an endpoint that wants it. Not null then, and to be called before `open`.
   void set_tls(std::shared_ptr<TlsMaterial> material) { tls_material_ = std::move(material); }
 
-  // Resolves and connects, trying one address after the other, then calls `done`; a failure closes instead.
-  void open(std::function<void()> done);
+  // Finds the endpoint's addresses in `addresses`, which outlives the connection, and connects, trying one
+  // after the other; then calls `done`. A failure closes instead. Of several addresses each but the last has
+  // its share of 400 ms, so that one which swallows packets leaves time for the others.
+  void open(loop::AddressBook& addresses, std::function<void()> done);
+  // Why the addresses are those of an earlier look-up, as a libuv error; 0 if they are not.
+  [[nodiscard]] int look_up_status() const { return look_up_status_; }
 
   // The place to append one command to; `expect` says who gets its reply. Nothing leaves before `flush`.
   [[nodiscard]] ByteBuffer& outbox() { return outbox_; }
@@ -48,8 +57,19 @@ class Connection final : public loop::StreamEvents {
   void expect(OnReply on_reply, std::size_t replies_before = 0);
   void flush();
 
+  // Who is told of the end from now on.
+  void set_on_closed(OnClosed on_closed) { on_closed_ = std::move(on_closed); }
   // Ends the connection from this side, as if the peer had.
   void close(Error why);
+
+  // Of commands and their replies, since it was asked for last.
+  struct RoundTrips {
+    std::uint64_t all = 0;
+    std::uint64_t slow = 0;
+  };
+  // What is slow from now on.
+  void count_slower_than(limiter::Micros span) { slow_after_ = span; }
+  [[nodiscard]] RoundTrips take_round_trips() { return std::exchange(round_trips_, {}); }
 
   [[nodiscard]] std::size_t open_commands() const { return expected_.size(); }
   // When the oldest command without a reply was sent; expects open_commands() > 0.
@@ -64,6 +84,7 @@ class Connection final : public loop::StreamEvents {
   struct Flight;
 
   void connect();
+  void on_found(loop::AddressBook::Found found);
   void try_next_address(int last_status);
   void on_connected();
   void on_ready();
@@ -78,9 +99,12 @@ class Connection final : public loop::StreamEvents {
   RedisEndpoint endpoint_;
   OnClosed on_closed_;
   std::function<void()> on_open_;
-  loop::Resolver resolver_;
+  loop::AddressBook* book_ = nullptr;   // since `open`
+  loop::AddressBook* asked_ = nullptr;  // the same, while it has not answered
+  int look_up_status_ = 0;
   loop::Resolver::Addresses addresses_;
   std::size_t next_address_ = 0;
+  loop::Timer address_timer_;
   std::unique_ptr<loop::Stream> stream_;
   std::shared_ptr<TlsMaterial> tls_material_;
   TlsMaterial::Wish tls_wish_;            // until the certificates have been read
@@ -93,6 +117,8 @@ class Connection final : public loop::StreamEvents {
   ReplyReader reader_;
   ByteBuffer outbox_;
   std::deque<Expected> expected_;
+  limiter::Micros slow_after_ = limiter::Micros::max();
+  RoundTrips round_trips_;
   bool is_closed_ = false;
 };
 

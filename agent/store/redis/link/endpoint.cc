@@ -61,7 +61,6 @@ Failure take_credentials(std::string_view& rest, RedisEndpoint& endpoint) {
   const auto password =
       percent_decode(colon == std::string_view::npos ? std::string_view() : credentials.substr(colon + 1));
   if (!user || !password) return bad("a percent sign must be followed by two hex digits");
-  if (!user->empty() && password->empty()) return bad("a user needs a password: user:password@");
   endpoint.user = *user;
   endpoint.password = *password;
   rest.remove_prefix(at + 1);
@@ -127,9 +126,10 @@ std::string RedisEndpoint::display() const {
          (db != 0 ? "/" + std::to_string(db) : "");
 }
 
-Result<RedisEndpoint> parse_redis_url(std::string_view url) {
+Result<RedisEndpoint> parse_redis_url(std::string_view url, const UrlRules& rules) {
   constexpr std::string_view kTcp = "redis://", kUnix = "unix://", kTls = "rediss://";
   RedisEndpoint endpoint;
+  endpoint.port = rules.default_port;
   Failure problem;
   if (url.starts_with(kTcp)) {
     problem = read_tcp(url.substr(kTcp.size()), endpoint);
@@ -140,6 +140,9 @@ Result<RedisEndpoint> parse_redis_url(std::string_view url) {
     problem = read_tcp(url.substr(kTls.size()), endpoint);
   } else {
     problem = bad("a Redis URL begins with redis://, rediss:// or unix://");
+  }
+  if (!problem && !rules.may_lack_password && !endpoint.user.empty() && endpoint.password.empty()) {
+    problem = bad("a user needs a password: user:password@");
   }
   if (problem) return *std::move(problem);
   return endpoint;

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "agent/result/result.h"
 
@@ -20,6 +21,7 @@ struct RedisEndpoint {
   std::string unix_path;  // empty for TCP
   std::string user;
   std::string password;
+  std::string password_file;  // where the password is read before each connect; empty: it is `password`
   int db = 0;
   bool is_tls = false;
 
@@ -39,6 +41,28 @@ struct RedisNode {
 // The name of a server that is alone and was given none.
 inline constexpr std::string_view kOnlyRedis = "redis";
 
-[[nodiscard]] Result<RedisEndpoint> parse_redis_url(std::string_view url);
+// Sentinels that watch over one group of servers, and how it is called there.
+struct SentinelGroup {
+  std::string master;
+  std::vector<RedisEndpoint> sentinels;  // with the users and passwords of the sentinels
+
+  bool operator==(const SentinelGroup&) const = default;
+};
+inline constexpr std::uint16_t kRedisPort = 6379;
+inline constexpr std::uint16_t kSentinelPort = 26379;
+
+// Whose time decides about the keys of a server.
+enum class ClockSource : std::uint8_t {
+  synced,  // the server's, by its measured offset to this host's
+  redis,   // the server's, asked by each script itself
+  host,    // this host's wall clock
+};
+
+// What a URL may leave out.
+struct UrlRules {
+  std::uint16_t default_port = kRedisPort;
+  bool may_lack_password = false;  // beside a user: it comes from elsewhere
+};
+[[nodiscard]] Result<RedisEndpoint> parse_redis_url(std::string_view url, const UrlRules& rules = {});
 
 }  // namespace allowd::store

@@ -23,6 +23,9 @@ class EndpointSource {
   virtual void find(Done done) = 0;
   // The answer is not wanted any more.
   virtual void forget() = 0;
+  // Whether what it finds has to say of itself that it may be written to, since the answer may be out of
+  // date.
+  [[nodiscard]] virtual bool must_be_master() const { return false; }
   // For people: what it looks for, without passwords.
   [[nodiscard]] virtual std::string display() const = 0;
 };

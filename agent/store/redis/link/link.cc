@@ -4,8 +4,9 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
-#include <charconv>
 #include <utility>
+
+#include "agent/store/redis/link/permission_probe.h"
 
 namespace allowd::store {
 namespace {
@@ -13,7 +14,6 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-constexpr limiter::Micros kSignInTimeout = seconds(1);  // resolving, connecting and signing in together
 constexpr limiter::Micros kFirstBackoff = milliseconds(250);
 constexpr limiter::Micros kBetweenAttempts = milliseconds(340);
 constexpr limiter::Micros kStalledAfter = seconds(1);
@@ -22,37 +22,11 @@ constexpr limiter::Micros kDrainFor = seconds(30);
 constexpr limiter::Micros kClockEvery = seconds(5);
 constexpr limiter::Micros kRemindEvery = std::chrono::minutes(1);
 constexpr int kClockRounds = 3;
-
-bool read_number(const redisReply* reply, std::int64_t& number) {
-  if (reply->type != REDIS_REPLY_STRING) return false;
-  const auto [end, problem] = std::from_chars(reply->str, reply->str + reply->len, number);
-  return problem == std::errc() && end == reply->str + reply->len;
-}
-
-// TIME answers seconds and microseconds as two strings.
-std::optional<limiter::TimePoint> read_time(const Reply& reply) {
-  std::int64_t whole_seconds = 0, micros = 0;
-  if (reply->type != REDIS_REPLY_ARRAY || reply->elements != 2) return std::nullopt;
-  if (!read_number(reply->element[0], whole_seconds) || !read_number(reply->element[1], micros)) {
-    return std::nullopt;
-  }
-  constexpr std::int64_t kMaxSeconds = std::int64_t{1} << 33;  // the year 2242: microseconds stay below 2^53
-  if (whole_seconds < 0 || whole_seconds > kMaxSeconds || micros < 0 || micros > 999'999) return std::nullopt;
-  return limiter::TimePoint{seconds(whole_seconds) + limiter::Micros{micros}};
-}
-
-// What INFO says of the server, or 0: an ACL may forbid it.
-int major_version_in(const Reply& reply) {
-  constexpr std::string_view kName = "redis_version:";
-  if (reply == nullptr || reply->type != REDIS_REPLY_STRING) return 0;
-  const std::string_view text = text_of(reply);
-  const std::size_t at = text.find(kName);
-  int version = 0;
-  if (at != std::string_view::npos) {
-    std::from_chars(text.data() + at + kName.size(), text.data() + text.size(), version);
-  }
-  return version;
-}
+// While a person has to change something.
+constexpr limiter::Micros kRefusedLeast = seconds(30), kRefusedMost = seconds(60);
+// What has ended sooner was not worth a fresh start of the back-off.
+constexpr limiter::Micros kProvedGood = seconds(1);
+constexpr limiter::Micros kDrainCheckEvery = milliseconds(50);
 
 }  // namespace
 
@@ -60,12 +34,16 @@ Link::Link(loop::Loop& loop, Options options)
     : loop_(loop),
       options_(std::move(options)),
       name_(options_.label.empty() ? url() : options_.label + " (" + url() + ")"),
+      addresses_(loop),
+      password_file_(loop),
+      watch_(name_, options_.deadline),
       random_(options_.random_seed),
       attempt_timer_(loop),
-      sign_in_timer_(loop),
       clock_timer_(loop),
       stall_timer_(loop),
       drain_timer_(loop),
+      renewal_timer_(loop),
+      watch_timer_(loop),
       reminder_timer_(loop) {}
 
 void Link::start() {
@@ -75,120 +53,162 @@ void Link::start() {
 
 void Link::connect() {
   ++attempts_;
-  ++attempts_total_;
-  attempted_at_ = loop_.now();
   clock_.forget();
   epoch_ = ++*options_.epochs;
   connection_.reset();
-  sign_in_timer_.once(kSignInTimeout, [this] {
-    give_up_attempt({Error::Code::retry_later, "no answer within a second"});
-  });
-  options_.source->find(
-      [this](const Result<RedisEndpoint>& found) { found ? open(*found) : give_up_attempt(found.error()); });
+  begin_attempt();
 }
 
-void Link::open(const RedisEndpoint& endpoint) {
-  endpoint_ = endpoint;
-  connection_ =
-      std::make_unique<Connection>(loop_, endpoint_, [this, generation = ++generation_](const Error& why) {
-        if (generation == generation_) go_down(why);
+void Link::begin_attempt() {
+  ++attempts_total_;
+  attempted_at_ = loop_.now();
+  attempt_ = std::make_unique<Attempt>(
+      Attempt::Means{loop_, *options_.source, addresses_, password_file_, options_.tls, options_.script,
+                     scripts_tell_time()},
+      [this](Attempt::Ready ready) { take_over(std::move(ready)); },
+      [this](const Refusal& refusal) {
+        if (!is_up_) return go_down(refusal);
+        if (!std::exchange(is_renewal_failing_, true)) {
+          spdlog::warn("redis {}: the connection is too old and cannot be renewed: {}; it is kept meanwhile",
+                       name_, refusal.why.message);
+        }
+        schedule_renewal(kRefusedMost);
       });
-  connection_->set_tls(options_.tls);
-  connection_->open([this] { sign_in(); });
+  attempt_->start();
 }
 
-void Link::give_up_attempt(Error why) {
-  if (connection_) return connection_->close(std::move(why));
-  options_.source->forget();
-  go_down(why);
-}
-
-void Link::ask(std::initializer_list<std::string_view> command, std::string_view doing,
-               std::function<void(const Reply&)> on_reply) {
-  write_command(connection_->outbox(), command);
-  connection_->expect([this, doing, on_reply = std::move(on_reply)](Reply reply) {
-    if (reply == nullptr) return;  // the connection has ended, and says so itself
-    if (is_error(reply)) {
-      return connection_->close(Error{Error::Code::retry_later, std::string(text_of(reply))}.within(doing));
-    }
-    on_reply(reply);
-  });
-}
-
-void Link::sign_in() {
-  const auto accept = [](const Reply&) {};
-  if (!endpoint_.user.empty()) {
-    ask({"AUTH", endpoint_.user, endpoint_.password}, "sign in", accept);
-  } else if (!endpoint_.password.empty()) {
-    ask({"AUTH", endpoint_.password}, "sign in", accept);
+void Link::take_over(Attempt::Ready ready) {
+  if (is_up_) {
+    ++renewals_total_;
+    is_renewal_failing_ = false;
+    epoch_ = ++*options_.epochs;  // it may be another server
+    retire(std::move(connection_));
   }
-  if (endpoint_.db != 0) ask({"SELECT", std::to_string(endpoint_.db)}, "select the database", accept);
-  write_command(connection_->outbox(), {"CLIENT", "SETNAME", "allowd"});
-  connection_->expect([](Reply) {});  // a courtesy to whoever lists clients; an ACL may forbid it
-  server_major_version_ = 0;
-  write_command(connection_->outbox(), {"INFO", "server"});
-  connection_->expect([this](const Reply& reply) { server_major_version_ = major_version_in(reply); });
-  ask({"SCRIPT", "LOAD", options_.script}, "load the script", [this](const Reply& reply) {
-    script_sha_ = text_of(reply);
-    measure_clock(kClockRounds, [this] { come_up(); });
+  connection_ = std::move(ready.connection);
+  connection_->set_on_closed([this, generation = ++generation_](Error why) {
+    if (generation == generation_) go_down({std::move(why)});
   });
-  connection_->flush();
+  watch_.begin(*connection_);
+  script_sha_ = std::move(ready.script_sha);
+  server_major_version_ = ready.server_major_version;
+  adopt_clock(ready.clock);
+  report_look_up();
+  if (!is_up_) come_up();
+  if (options_.max_connection_age > limiter::Micros{0}) schedule_renewal(options_.max_connection_age);
 }
 
-void Link::measure_clock(int rounds_left, std::function<void()> done) {
-  const SteadyTime sent = loop_.exact_now();
-  ask({"TIME"}, "ask the time", [this, sent, rounds_left, done = std::move(done)](const Reply& reply) {
-    const auto server = read_time(reply);
-    if (!server) return connection_->close({Error::Code::system, "the answer to TIME is not a time"});
-    clock_.add_sample(sent, loop_.exact_now(), *server);
-    if (rounds_left > 1) return measure_clock(rounds_left - 1, done);
-    if (clock_.finish_round(loop_.now())) {
-      epoch_ = ++*options_.epochs;
-      spdlog::warn("redis {}: its clock stepped against ours; jumps so far: {}", name_, clock_.jumps());
+void Link::adopt_clock(std::span<const ClockReading> readings) {
+  if (options_.clock == ClockSource::host) {
+    const auto wall = std::chrono::time_point_cast<limiter::Micros>(std::chrono::system_clock::now());
+    const SteadyTime now = loop_.exact_now();
+    clock_.add_sample(now, now, limiter::TimePoint{wall.time_since_epoch()});
+  } else {
+    for (const ClockReading& reading : readings) {
+      clock_.add_sample(reading.sent, reading.received, reading.server);
     }
-    done();
-  });
-  connection_->flush();
+  }
+  if (!clock_.finish_round(loop_.now())) return;
+  epoch_ = ++*options_.epochs;
+  spdlog::warn("redis {}: its clock stepped against ours; jumps so far: {}", name_, clock_.jumps());
 }
 
 void Link::come_up() {
-  sign_in_timer_.stop();
-  reminder_timer_.stop();
   is_up_ = true;
-  attempts_ = 0;
+  up_since_ = loop_.now();
   ++connects_total_;
-  has_reported_down_ = false;
-  spdlog::info("redis {}: connected, clock known to {} us", name_, clock_.uncertainty(loop_.now()).count());
+  if (!is_flapping_) report_up();
+  // Not at once: a fleet that comes back has other things to ask first.
+  watch_timer_.once(kClockEvery, [this] {
+    watch_.look(*connection_, loop_.now());
+    watch_timer_.every(ServerWatch::kEvery, [this] { watch_.look(*connection_, loop_.now()); });
+  });
   clock_timer_.every(kClockEvery, [this] {
-    measure_clock(kClockRounds, [] {});
+    if (std::exchange(is_flapping_, false)) report_up();  // it has lasted
+    measure_clock();
     watch_for_stall();  // so that a server that hangs is noticed before a query has to wait for it
   });
   if (on_up_) on_up_();
 }
 
-void Link::go_down(const Error& why) {
-  sign_in_timer_.stop();
-  clock_timer_.stop();
-  stall_timer_.stop();
-  if (std::exchange(is_up_, false)) down_since_ = loop_.now();
-  if (!std::exchange(has_reported_down_, true)) {
-    spdlog::warn("redis {}: down: {}; on_failure decides meanwhile", name_, why.message);
-    reminder_timer_.every(kRemindEvery, [this] {
-      const auto span = std::chrono::duration_cast<seconds>(loop_.now() - down_since_);
-      spdlog::warn("redis {}: still down after {} s and {} attempts{}", name_, span.count(), attempts_,
-                   reminder_ ? "; " + reminder_() : "");
-    });
-  }
-  schedule_attempt();
+void Link::report_up() {
+  reminder_timer_.stop();
+  has_reported_down_ = has_reported_refusal_ = false;
+  spdlog::info("redis {}: connected, clock known to {} us", name_, clock_.uncertainty(loop_.now()).count());
 }
 
-void Link::schedule_attempt() {
+void Link::explain_refusal(std::string_view key) {
+  const SteadyTime now = loop_.now();
+  if (!is_up_ || (explained_at_ && now - *explained_at_ < kRefusedLeast)) return;
+  explained_at_ = now;
+  find_missing_permissions(*connection_, key, [this](const std::vector<std::string>& missing) {
+    std::string rules;
+    for (const std::string& rule : missing) rules += " " + rule;
+    spdlog::warn(
+        "redis {}: its user lacks{}; what needs it is asked again in 30 to 60 s only, on_failure decides "
+        "meanwhile",
+        name_, rules.empty() ? " a permission that a script needs" : rules);
+  });
+}
+
+void Link::measure_clock() {
+  ask_time(*connection_, kClockRounds, [this, generation = generation_](const ClockReadings& readings) {
+    if (generation != generation_) return;  // of a connection that has been replaced meanwhile
+    if (!readings.all.empty()) return adopt_clock(readings.all);
+    // A server that is held up tells no time either; the clock runs on.
+    if (readings.kind != ServerError::busy) drop(readings.why);
+  });
+}
+
+void Link::report_look_up() {
+  const int status = connection_->look_up_status();
+  if (std::exchange(has_reported_look_up_, status != 0) || status == 0) return;
+  spdlog::warn("redis {}: its name cannot be looked up ({}): connected by the addresses of before", name_,
+               uv_strerror(status));
+}
+
+void Link::go_down(const Refusal& refusal) {
+  clock_timer_.stop();
+  stall_timer_.stop();
+  renewal_timer_.stop();
+  watch_timer_.stop();
+  if (std::exchange(is_up_, false)) {
+    down_since_ = loop_.now();
+    is_flapping_ = down_since_ - up_since_ < kProvedGood;
+    if (!is_flapping_) attempts_ = 0;
+    attempt_.reset();  // of a renewal, if any
+  }
+  report_down(refusal);
+  schedule_attempt(refusal.is_lasting);
+}
+
+void Link::report_down(const Refusal& refusal) {
+  why_down_ = refusal.why.message;
+  const bool is_news = !has_reported_down_ || (refusal.is_lasting && !has_reported_refusal_);
+  if (!is_news) return;
+  has_reported_refusal_ = refusal.is_lasting;
+  spdlog::warn(
+      "redis {}: down: {}; {}on_failure decides meanwhile", name_, why_down_,
+      refusal.is_lasting ? "that is for a person to change, so it is tried again in 30 to 60 s only; " : "");
+  if (std::exchange(has_reported_down_, true)) return;
+  reminder_timer_.every(kRemindEvery, [this] {
+    const auto span = std::chrono::duration_cast<seconds>(loop_.now() - down_since_);
+    spdlog::warn("redis {}: still down after {} s and {} attempts: {}{}", name_, span.count(), attempts_,
+                 why_down_, reminder_ ? "; " + reminder_() : "");
+  });
+}
+
+limiter::Micros Link::random_between(limiter::Micros least, limiter::Micros most) {
+  return limiter::Micros{std::uniform_int_distribution<std::int64_t>(least.count(), most.count())(random_)};
+}
+
+void Link::schedule_attempt(bool is_refused) {
   limiter::Micros wait{0};
-  if (attempts_ > 0) {
+  if (is_refused) {
+    wait = random_between(kRefusedLeast, kRefusedMost);
+  } else if (attempts_ > 0) {
     limiter::Micros bound = kFirstBackoff;
     for (std::uint64_t i = 1; i < attempts_ && bound < options_.reconnect_max; ++i) bound *= 2;
-    bound = std::min(bound, options_.reconnect_max);
-    wait = limiter::Micros{std::uniform_int_distribution<std::int64_t>(0, bound.count())(random_)};
+    wait = random_between(limiter::Micros{0}, std::min(bound, options_.reconnect_max));
   }
   const SteadyTime now = loop_.now();
   next_attempt_at_ = std::max(now + wait, attempted_at_ + kBetweenAttempts);
@@ -196,8 +216,18 @@ void Link::schedule_attempt() {
   attempt_timer_.once(next_attempt_at_ - now, [this] { connect(); });
 }
 
+void Link::schedule_renewal(limiter::Micros about) {
+  const limiter::Micros wait = random_between(about - about / 10, about + about / 10);
+  renewal_timer_.once(std::max(wait, kBetweenAttempts), [this] { begin_attempt(); });
+}
+
 void Link::reload_script() {
-  ask({"SCRIPT", "LOAD", options_.script}, "load the script", [](const Reply&) {});
+  Connection& connection = *connection_;
+  write_command(connection.outbox(), {"SCRIPT", "LOAD", options_.script});
+  connection.expect([&connection](const Reply& reply) {
+    if (reply == nullptr || !is_error(reply)) return;
+    connection.close(refusal_of(reply, "load the script").why);
+  });
 }
 
 void Link::drop(Error why) {
@@ -213,20 +243,28 @@ void Link::check_for_stall() {
   if (loop_.now() - connection_->oldest_open() < kStalledAfter) return;
   ++stalls_total_;
   ++generation_;
+  retire(std::move(connection_));
+  go_down({{Error::Code::retry_later, "no answer for a second"}});
+}
+
+void Link::retire(std::unique_ptr<Connection> connection) {
   end_draining();
-  draining_ = std::move(connection_);
-  drain_timer_.once(kDrainFor, [this] { end_draining(); });
-  go_down({Error::Code::retry_later, "no answer for a second"});
+  draining_ = std::move(connection);
+  drained_by_ = loop_.now() + kDrainFor;
+  drain_timer_.every(kDrainCheckEvery, [this] {
+    if (draining_->open_commands() == 0 || loop_.now() >= drained_by_) end_draining();
+  });
 }
 
 void Link::end_draining() {
+  drain_timer_.stop();
   if (!draining_) return;
   draining_->close({Error::Code::retry_later, "given up"});
   draining_.reset();
 }
 
 limiter::Micros Link::next_attempt_in(SteadyTime now) const {
-  const SteadyTime next = attempt_timer_.is_running() ? next_attempt_at_ : attempted_at_ + kSignInTimeout;
+  const SteadyTime next = attempt_timer_.is_running() ? next_attempt_at_ : attempted_at_ + Attempt::kTimeout;
   return std::max(next - now, limiter::Micros{1});
 }
 
@@ -239,9 +277,18 @@ void Link::collect(std::vector<stats::Metric>& metrics) const {
                      number(attempts_total_)});
   metrics.push_back(
       {"redis_connects_total", Kind::counter, "Attempts that succeeded.", number(connects_total_)});
+  metrics.push_back({"redis_look_ups_failed_total", Kind::counter,
+                     "Look-ups of a server's name that failed or took longer than half a second.",
+                     number(addresses_.failures())});
   metrics.push_back({"redis_stalls_total", Kind::counter,
                      "Connections given up because Redis did not answer for a second.",
                      number(stalls_total_)});
+  metrics.push_back({"redis_renewals_total", Kind::counter,
+                     "Connections replaced because they had reached max_connection_age.",
+                     number(renewals_total_)});
+  metrics.push_back({"redis_slow_replies_total", Kind::counter,
+                     "Answers that took longer than half of agent.deadline, as of the last minute's end.",
+                     number(watch_.slow_replies())});
   metrics.push_back({"redis_clock_jumps_total", Kind::counter,
                      "Steps of Redis's clock beyond what measuring it can explain.", number(clock_.jumps())});
   metrics.push_back({"redis_clock_uncertainty_seconds", Kind::gauge,

@@ -5,7 +5,10 @@
 //
 // Reconnecting   At once, then after a random wait up to a bound that doubles to `reconnect_max` ("full
 //                jitter", Brooker 2015), so that a fleet does not come back as one; never more than three
-//                times a second.
+//                times a second. Where the server refuses who we are or what we do, after 30 s to 60 s: only
+//                a person can change that.
+// Renewing       A connection older than `max_connection_age` is replaced by a new one, which is made ready
+//                first; what was asked on the old one is still answered there.
 // A server that does not answer   After a second without an answer the link counts as down and connects
 //                anew, but keeps listening on the old connection for a while: what was sent there may still
 //                be decided, and a late grant has to be given back.
@@ -15,12 +18,16 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <random>
+#include <span>
 #include <string>
 
 #include "agent/loop/timer.h"
+#include "agent/store/redis/link/attempt.h"
 #include "agent/store/redis/link/connection.h"
 #include "agent/store/redis/link/endpoint_source.h"
+#include "agent/store/redis/link/server_watch.h"
 #include "agent/store/redis/link/shard_clock.h"
 
 namespace allowd::store {
@@ -34,6 +41,9 @@ class Link {
     std::shared_ptr<TlsMaterial> tls;  // not null if the source may find an endpoint that wants it
     std::string label;                 // for the log, beside the URL; may be empty
     limiter::Micros reconnect_max = std::chrono::seconds(2);
+    limiter::Micros max_connection_age{0};  // within 10 %; 0: no bound
+    limiter::Micros deadline{0};            // of queries; a server that needs half of it is slow; 0: none is
+    ClockSource clock = ClockSource::synced;
     std::string_view script;  // static
     std::uint64_t random_seed = 0;
   };
@@ -48,6 +58,8 @@ class Link {
   [[nodiscard]] Connection& connection() { return *connection_; }
   [[nodiscard]] const std::string& script_sha() const { return script_sha_; }
   [[nodiscard]] const ShardClock& clock() const { return clock_; }
+  // Whether scripts ask for the time themselves.
+  [[nodiscard]] bool scripts_tell_time() const { return options_.clock == ClockSource::redis; }
   // Another number whenever times that the clock told before mean nothing any more, and never another link's.
   [[nodiscard]] std::uint32_t epoch() const { return epoch_; }
   // Whether this server has PEXPIRE NX, and so counters need no script.
@@ -61,6 +73,8 @@ class Link {
 
   // Loads the script anew, ahead of everything that is sent afterwards.
   void reload_script();
+  // A script about `key` was refused for want of a permission: finds out which, for the log, once in a while.
+  void explain_refusal(std::string_view key);
   // The server cannot be used as it is: leave it and connect anew.
   void drop(Error why);
   // Something was sent that has to be answered.
@@ -79,47 +93,64 @@ class Link {
 
  private:
   void connect();
-  void open(const RedisEndpoint& endpoint);
-  void give_up_attempt(Error why);
-  void sign_in();
-  void measure_clock(int rounds_left, std::function<void()> done);
+  void begin_attempt();
+  void take_over(Attempt::Ready ready);
+  void adopt_clock(std::span<const ClockReading> readings);
   void come_up();
-  void go_down(const Error& why);
-  void schedule_attempt();
+  void report_up();
+  void go_down(const Refusal& refusal);
+  void report_down(const Refusal& refusal);
+  void schedule_attempt(bool is_refused);
+  void schedule_renewal(limiter::Micros about);
+  void measure_clock();
+  // Listens on for what was asked there.
+  void retire(std::unique_ptr<Connection> connection);
+  [[nodiscard]] limiter::Micros random_between(limiter::Micros least, limiter::Micros most);
+  void report_look_up();
   void check_for_stall();
   void end_draining();
-  // Sends one command of the sign-in; an error reply or a lost connection ends the attempt.
-  void ask(std::initializer_list<std::string_view> command, std::string_view doing,
-           std::function<void(const Reply&)> on_reply);
 
   loop::Loop& loop_;
   Options options_;
-  std::string name_;        // for the log
-  RedisEndpoint endpoint_;  // where the source said last
+  std::string name_;  // for the log
+  loop::AddressBook addresses_;
+  PasswordFile password_file_;
+  std::unique_ptr<Attempt> attempt_;  // under way, or the last one
   std::unique_ptr<Connection> connection_;
-  std::unique_ptr<Connection> draining_;  // stalled; kept for its late replies
+  std::unique_ptr<Connection> draining_;  // stalled or too old; kept for its late replies
+  SteadyTime drained_by_{};
+  ServerWatch watch_;
   ShardClock clock_;
   std::uint32_t epoch_ = 0;
   std::string script_sha_;
   int server_major_version_ = 0;  // 0: it does not say
   bool is_up_ = false;
+  bool is_flapping_ = false;  // what came up last has not lasted: no lines for every time
   bool has_reported_down_ = false;
+  bool has_reported_refusal_ = false;
+  bool is_renewal_failing_ = false;
+  bool has_reported_look_up_ = false;
   std::uint64_t generation_ = 0;  // of connection_; an older one's end is not the link's
   std::uint64_t attempts_ = 0;    // since the link was up
   std::uint64_t attempts_total_ = 0;
   std::uint64_t connects_total_ = 0;
   std::uint64_t stalls_total_ = 0;
+  std::uint64_t renewals_total_ = 0;
   SteadyTime attempted_at_{};
   SteadyTime next_attempt_at_{};
+  SteadyTime up_since_{};
   SteadyTime down_since_{};
+  std::string why_down_;
+  std::optional<SteadyTime> explained_at_;
   std::mt19937_64 random_;
   std::function<std::string()> reminder_;
   std::function<void()> on_up_;
   loop::Timer attempt_timer_;
-  loop::Timer sign_in_timer_;
   loop::Timer clock_timer_;
   loop::Timer stall_timer_;
   loop::Timer drain_timer_;
+  loop::Timer renewal_timer_;
+  loop::Timer watch_timer_;
   loop::Timer reminder_timer_;
 };
 

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: MIT
 #include "agent/store/redis/link/query.h"
 
+#include <optional>
 #include <utility>
+
+#include "agent/store/redis/link/sign_in.h"
 
 namespace allowd::store {
 
@@ -10,6 +13,8 @@ Query::Query(loop::Loop& loop, const RedisEndpoint& endpoint, std::shared_ptr<Tl
     : endpoint_(endpoint),
       command_(command.begin(), command.end()),
       patience_(loop),
+      addresses_(loop),
+      password_file_(loop),
       connection_(
           loop, endpoint, [this](Error why) { finish(std::move(why)); }, caps) {
   connection_.set_tls(std::move(tls));
@@ -18,22 +23,23 @@ Query::Query(loop::Loop& loop, const RedisEndpoint& endpoint, std::shared_ptr<Tl
 void Query::start(limiter::Micros patience, Done done) {
   done_ = std::move(done);
   patience_.once(patience, [this] { finish(Error{Error::Code::retry_later, "no answer in time"}); });
-  connection_.open([this] { send(); });
+  if (endpoint_.password_file.empty()) return open();
+  password_file_.read(endpoint_.password_file, [this](Result<std::string> password) {
+    if (!password) return finish(std::move(password.error()));
+    endpoint_.password = std::move(*password);
+    open();
+  });
+}
+
+void Query::open() {
+  connection_.open(addresses_, [this] {
+    sign_in(connection_, endpoint_.user, endpoint_.password,
+            [this](std::optional<Refusal> refusal) { refusal ? finish(std::move(refusal->why)) : send(); });
+  });
 }
 
 void Query::send() {
   ByteBuffer& out = connection_.outbox();
-  const auto accept = [this](const Reply& reply) {
-    if (reply == nullptr || !is_error(reply)) return;
-    finish(Error{Error::Code::retry_later, std::string(text_of(reply))}.within("sign in"));
-  };
-  if (!endpoint_.user.empty()) {
-    write_command(out, {"AUTH", endpoint_.user, endpoint_.password});
-    connection_.expect(accept);
-  } else if (!endpoint_.password.empty()) {
-    write_command(out, {"AUTH", endpoint_.password});
-    connection_.expect(accept);
-  }
   write_command_header(out, command_.size());
   for (const std::string& word : command_) write_bulk(out, word);
   connection_.expect([this](Reply reply) {

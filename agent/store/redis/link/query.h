@@ -14,8 +14,10 @@
 #include <string_view>
 #include <vector>
 
+#include "agent/loop/address_book.h"
 #include "agent/loop/timer.h"
 #include "agent/store/redis/link/connection.h"
+#include "agent/store/redis/link/password_file.h"
 
 namespace allowd::store {
 
@@ -31,6 +33,7 @@ class Query {
   void start(limiter::Micros patience, Done done);
 
  private:
+  void open();
   void send();
   void finish(Result<Reply> result);
 
@@ -38,6 +41,8 @@ class Query {
   std::vector<std::string> command_;
   Done done_;
   loop::Timer patience_;
+  loop::AddressBook addresses_;
+  PasswordFile password_file_;
   Connection connection_;
 };
 

@@ -300,5 +300,24 @@ TEST_CASE("bucket call: the script prints no number by concatenation or tostring
   CHECK(script.find("..") == std::string_view::npos);
 }
 
+TEST_CASE("script call: a server that tells its time is taken at its word") {
+  const auto definition = make_bucket(10, 1s, 10);
+  BucketCall call;
+  call.add(Operation::take, *definition, "allowd:{0000}:n3:api:k", 1, 7);
+  ByteBuffer out;
+  call.write(out, "sha", limiter::TimePoint{1s}, true);
+  CHECK(out.view().find("$1\r\nb\r\n$1\r\n?\r\n") != std::string_view::npos);
+  CHECK_FALSE(call.fits(*parsed(integers({0, 0}))));
+  CHECK_FALSE(call.fits(*parsed(integers({0, -1, 0}))));
+  CHECK_FALSE(call.fits(*parsed(integers({0, std::int64_t{1} << 54, 0}))));
+  const auto reply = parsed(integers({0, 5'000'000, 0}));
+  REQUIRE(call.fits(*reply));
+  call.take_time(*reply);
+  const auto answers = call.answers(*reply);
+  REQUIRE(answers.size() == 1);
+  CHECK(answers[0].status == Answer::Status::decided);
+  CHECK(answers[0].at == limiter::TimePoint{5s});
+}
+
 }  // namespace
 }  // namespace allowd::store

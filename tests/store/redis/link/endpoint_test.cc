@@ -178,5 +178,17 @@ TEST_CASE("redis url: what is shown leads to the same place when it is read agai
   }
 }
 
+TEST_CASE("endpoint: what a URL leaves out may come from elsewhere") {
+  auto endpoint =
+      parse_redis_url("redis://hugo@h", {.default_port = kSentinelPort, .may_lack_password = true});
+  REQUIRE(endpoint);
+  CHECK(endpoint->user == "hugo");
+  CHECK(endpoint->password.empty());
+  CHECK(endpoint->port == 26379);
+  endpoint = parse_redis_url("redis://h:5", {.default_port = kSentinelPort});
+  REQUIRE(endpoint);
+  CHECK(endpoint->port == 5);
+}
+
 }  // namespace
 }  // namespace allowd::store
