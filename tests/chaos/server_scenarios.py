@@ -1,0 +1,224 @@
+# SPDX-License-Identifier: MIT
+"""Servers that stop, die, come back with and without what they knew, and a proxy that does worse."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Sequence
+
+from daemon import Agent
+from fault_proxy import MOODS
+from processes import wait_until
+from redis_server import RedisServer
+from scenario import BACK_SECONDS, RECONNECT_MAX, Figures, Scene, attempts_allowed, moments, scenario
+from traffic import Question, Report, Sample
+from verdict import (
+    check_answers,
+    check_exact,
+    demand,
+    first_answer_of_store,
+    granted,
+    share_of_store,
+)
+
+_DEADLINE = 0.05  # seconds
+_TIGHT_BURST, _TIGHT_RATE = 20, 10
+# Refills so slowly that what Redis holds is what was charged.
+_COUNTED_BURST = 1900
+_LIMITS = f"""
+[limits.tight]
+rate = "{_TIGHT_RATE}/s"
+burst = {_TIGHT_BURST}
+on_failure = "deny"
+deadline = "{_DEADLINE * 1000:.0f}ms"
+
+[limits.counted]
+rate = "1/5h"
+burst = {_COUNTED_BURST}
+on_failure = "deny"
+deadline = "{_DEADLINE * 1000:.0f}ms"
+"""
+_COUNTED_KEYS = [f"counted{number}" for number in range(400)]
+_TIGHT_KEYS = [f"tight{number}" for number in range(6)]
+_QUESTIONS = [Question("counted", _COUNTED_KEYS, _DEADLINE, 2.0), Question("tight", _TIGHT_KEYS, _DEADLINE)]
+_ROOM_BYTES = 8 << 20  # by which the agent may grow: what it knows of keys, and what queues up meanwhile
+
+
+def _lines(url: str) -> str:
+    return f'url = "{url}"\nreconnect_max = "{RECONNECT_MAX * 1000:.0f}ms"'
+
+
+def _clock_error(agents: Sequence[Agent]) -> float:
+    """By how much two of their offsets may be apart, and what has gone by on the way to Redis."""
+    return 2 * max(agent.metric("redis_clock_uncertainty_seconds") for agent in agents) + _DEADLINE
+
+
+def _charged(servers: Sequence[RedisServer]) -> dict[str, int]:
+    """What the servers hold of the counted keys."""
+    found = {}
+    for server in servers:
+        for key in server.keys():
+            name = key.rsplit(b":", 1)[1].decode()
+            if name.startswith("counted"):
+                found[name] = server.bucket(key).permits_used
+    return found
+
+
+def _check_counted(report: Report, servers: Sequence[RedisServer]) -> int:
+    """Redis knows of every grant. Returns how many it charged beside: those of calls that were lost."""
+    charged = _charged(servers)
+    grants = dict.fromkeys(charged, 0)
+    for sample in granted(report.of("counted")):
+        demand(sample.key in charged, f"{sample.key} was granted, and Redis does not know it")
+        grants[sample.key] += 1
+    for key, count in grants.items():
+        demand(count <= charged[key], f"{key} was granted {count} times, and charged {charged[key]} times")
+    return sum(charged.values()) - sum(grants.values())
+
+
+@scenario
+def stopped_shard(scene: Scene) -> Figures:
+    """One of three shards is stopped for a while: the others' keys do not notice."""
+    names = ["a", "b", "c"]
+    servers = {name: scene.redis() for name in names}
+    shards = ", ".join(f'{{ name = "{name}", url = "{server.url}" }}' for name, server in servers.items())
+    agent = scene.agent(f'shards = [ {shards} ]\nreconnect_max = "{RECONNECT_MAX * 1000:.0f}ms"', _LIMITS)
+    scene.wait_until_up(agent)
+    owners = _owners(agent, servers)
+    stopped = scene.dice.choice(names)
+    with scene.traffic([agent], _QUESTIONS) as traffic:
+        time.sleep(1.0)
+        before = agent.metric("redis_connection_attempts_total")
+        memory = largest = agent.resident_bytes()
+        stopped_at = moments()
+        servers[stopped].pause()
+        while moments() < stopped_at + scene.seconds * 1e9:
+            time.sleep(0.1)
+            largest = max(largest, agent.resident_bytes())
+        attempts = agent.metric("redis_connection_attempts_total") - before
+        servers[stopped].resume()
+        resumed_at = moments()
+        time.sleep(BACK_SECONDS + RECONNECT_MAX)
+        report = traffic.finish()
+    times = check_answers(report)
+    scene.wait_until_settled(agent)
+
+    meanwhile = [s for s in report.samples if stopped_at < s.asked_at and s.seen_at < resumed_at]
+    others = share_of_store([s for s in meanwhile if owners[s.key] != stopped and s.verdict != "limited"])
+    demand(others >= 0.999, f"the other shards' keys had {others:.2%} answers of the store")
+    own = [s for s in report.samples if owners[s.key] == stopped]
+    back = first_answer_of_store(own, resumed_at)
+    demand(back < BACK_SECONDS, f"the store answered again after {back:.2f} s")
+    grown = largest - memory
+    demand(grown < _ROOM_BYTES, f"the agent grew by {grown >> 10} KiB")
+    demand(attempts <= attempts_allowed(scene.seconds), f"{attempts:.0f} attempts to connect in {scene.seconds:g} s")
+    _check_counted(report, list(servers.values()))
+    check_exact(report.of("tight"), _TIGHT_BURST, _TIGHT_RATE, _clock_error([agent]))
+    return (
+        f"{times}; others' keys {others:.2%} from the store, {attempts / scene.seconds:.1f} attempts/s, "
+        f"RSS +{grown >> 10} KiB, back after {back:.2f} s"
+    )
+
+
+def _owners(agent: Agent, servers: dict[str, RedisServer]) -> dict[str, str]:
+    """Of each key the server that keeps it."""
+    with agent.connect() as client:
+        for question in _QUESTIONS:
+            for key in question.keys:
+                client.allow(question.limit, key, 1, deadline_us=5_000_000)
+    return {key.rsplit(b":", 1)[1].decode(): name for name, server in servers.items() for key in server.keys()}
+
+
+@scenario
+def restarts(scene: Scene) -> Figures:
+    """Redis is killed and comes back again and again, with its data or without."""
+    redis = scene.redis("--appendonly", "yes", "--appendfsync", "everysec")
+    agent = scene.agent(_lines(redis.url), _LIMITS)
+    scene.wait_until_up(agent)
+    losses: list[int] = []
+    returns: list[int] = []
+    # Both kinds, whatever the dice say.
+    kinds = [True, False]
+    scene.dice.shuffle(kinds)
+    with scene.traffic([agent], _QUESTIONS) as traffic:
+        begin = moments()
+        while kinds or moments() < begin + scene.seconds * 1e9:
+            time.sleep(scene.dice.uniform(0.3, 0.8))
+            keeps_data = kinds.pop() if kinds else scene.dice.random() < 0.5
+            redis.kill()
+            if not keeps_data:
+                losses.append(moments())
+                shutil.rmtree(redis.directory / "appendonlydir")
+            time.sleep(scene.dice.uniform(0.1, 0.8))
+            redis.start()
+            returns.append(moments())
+        time.sleep(BACK_SECONDS)
+        report = traffic.finish()
+    times = check_answers(report)
+    scene.wait_until_settled(agent)
+    back = max(first_answer_of_store(report.samples, returned) for returned in returns)
+    demand(back < BACK_SECONDS, f"the store answered again after {back:.2f} s")
+    error = _clock_error([agent])
+    for part in _between(report.of("tight"), losses):
+        check_exact(part, _TIGHT_BURST, _TIGHT_RATE, error)
+    last = Report(report.questions, [s for s in report.samples if not losses or s.asked_at > losses[-1]])
+    lost = _check_counted(last, [redis])
+    return (
+        f"{times}; {len(returns)} restarts, {len(losses)} without data, back after at most {back:.2f} s, "
+        f"{lost} charged to nobody"
+    )
+
+
+def _between(samples: Sequence[Sample], losses: Sequence[int]) -> list[list[Sample]]:
+    """By the losses between them: each time a limit begins anew, and what was granted before is forgotten."""
+    edges = [0, *losses, 1 << 62]
+    return [
+        [sample for sample in samples if begin < sample.asked_at <= end]
+        for begin, end in zip(edges, edges[1:], strict=False)
+    ]
+
+
+@scenario
+def proxy(scene: Scene) -> Figures:
+    """What stands between agent and Redis misbehaves in every way, in random order."""
+    redis = scene.redis()
+    between = scene.proxy(redis)
+    agent = scene.agent(_lines(between.url), _LIMITS)
+    scene.wait_until_up(agent)
+    moods: list[str] = []
+    met = 0
+    with scene.traffic([agent], _QUESTIONS) as traffic:
+        begin = moments()
+        while moods or met < len(MOODS) or moments() < begin + scene.seconds * 1e9:
+            if not moods:
+                moods = scene.dice.sample(sorted(MOODS), len(MOODS))
+            # Some meet a connection that works, some the attempts to get one.
+            if scene.dice.random() < 0.5:
+                between.set_mood("pass")
+                time.sleep(2 * RECONNECT_MAX)
+            between.set_mood(moods.pop())
+            met += 1
+            time.sleep(scene.dice.uniform(0.15, 0.5))
+        faults_end = moments()
+        between.set_mood("pass")
+        time.sleep(BACK_SECONDS)
+        report = traffic.finish()
+    times = check_answers(report)
+    wait_until(lambda: agent.metric("redis_up") == 1, "the agent is connected")
+    scene.wait_until_settled(agent)
+    back = first_answer_of_store(report.samples, faults_end)
+    demand(back < BACK_SECONDS, f"the store answered again after {back:.2f} s")
+    attempts = [accepted.at for accepted in between.accepted()]
+    _check_attempts(attempts)
+    lost = _check_counted(report, [redis])
+    check_exact(report.of("tight"), _TIGHT_BURST, _TIGHT_RATE, _clock_error([agent]))
+    return f"{times}; {met} moods, {len(attempts)} connections, {lost} charged to nobody, back after {back:.2f} s"
+
+
+def _check_attempts(attempts: Sequence[int]) -> None:
+    """In every interval, as a server sees them: no more than are allowed."""
+    for place, begin in enumerate(attempts):
+        for count, end in enumerate(attempts[place:], start=1):
+            seconds = (end - begin) / 1e9
+            demand(count <= attempts_allowed(seconds), f"{count} connections within {seconds:.2f} s")

@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: MIT
+"""Whether the agents kept their promises, judged from what each query met.
+
+Nothing here excuses an agent for what it did itself. What is taken off, and only from an answer that came late: the
+time for which the kernel kept the agent's thread waiting for a processor, or the hypervisor the machine, while that
+query was open; and, for the bound on the latest one, the lag that the agent's own loop has recorded.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from traffic import Report, Sample
+
+GRACE_NS = 5_000_000  # over the deadline
+_SHARE_IN_TIME = 0.9999
+_CURVE_STEP_NS = 6_000_000  # by when what has happened is in the curve of what the agents were kept from
+_MOST_STARTS = 200  # of the intervals that are looked at, for each key
+
+Lags = Callable[[int, int], int]  # of agent and moment: ns
+
+
+class Broken(AssertionError):
+    """A promise was not kept."""
+
+
+def demand(holds: bool, promise: str) -> None:
+    if not holds:
+        raise Broken(promise)
+
+
+def grown(curve: Sequence[tuple[int, int]], begin: int, end: int) -> int:
+    """How much a curve of (moment, sum) rose between the last point before `begin` and the last by `end`."""
+    if not curve:
+        return 0
+    first = max(bisect_right(curve, (begin, 1 << 62)) - 1, 0)
+    last = max(bisect_right(curve, (end, 1 << 62)) - 1, first)
+    return curve[last][1] - curve[first][1]
+
+
+def no_lag(agent: int, moment: int) -> int:
+    return 0
+
+
+@dataclass(frozen=True)
+class Times:
+    queries: int
+    median_ms: float
+    p99_ms: float
+    late: int  # known to have come over 5 ms behind their deadline
+    late_of_agent: int  # of these, still so when the agent's waits for a processor are taken off
+    latest_ms: float  # behind the deadline, with that taken off; negative when all were in time
+    beyond_lag: int  # later than 5 ms and the lag that the agent has recorded
+    blind_ms: float  # the longest time for which the client did not look
+
+    def __str__(self) -> str:
+        late = f"{self.late_of_agent} late"
+        if self.late > self.late_of_agent:
+            late += f" (and {self.late - self.late_of_agent} for want of a processor)"
+        return (
+            f"{self.queries} queries, p50 {self.median_ms:.1f} ms, p99 {self.p99_ms:.1f} ms, {late}, "
+            f"latest {self.latest_ms:+.1f} ms, blind {self.blind_ms:.0f} ms"
+        )
+
+
+def times_of(report: Report, lags: Lags = no_lag) -> Times:
+    demand(len(report.samples) > 100, f"only {len(report.samples)} queries were answered: too few to say anything")
+    took = sorted(sample.seen_at - sample.asked_at for sample in report.samples)
+    late = late_of_agent = beyond_lag = 0
+    latest = -(1 << 62)
+    for sample in report.samples:
+        deadline = int(report.questions[sample.question].deadline * 1e9)
+        behind = sample.not_before - sample.sent_at - deadline
+        if behind > GRACE_NS:
+            late += 1
+            behind -= _kept_from_agent(report, sample)
+            late_of_agent += behind > GRACE_NS
+            beyond_lag += behind > GRACE_NS + lags(sample.agent, sample.not_before)
+        latest = max(latest, behind)
+    return Times(
+        queries=len(took),
+        median_ms=took[len(took) // 2] / 1e6,
+        p99_ms=took[len(took) * 99 // 100] / 1e6,
+        late=late,
+        late_of_agent=late_of_agent,
+        latest_ms=latest / 1e6,
+        beyond_lag=beyond_lag,
+        blind_ms=report.longest_blindness / 1e6,
+    )
+
+
+def _kept_from_agent(report: Report, sample: Sample) -> int:
+    window = sample.asked_at, sample.seen_at + _CURVE_STEP_NS
+    return grown(report.starvation[sample.agent], *window) + grown(report.steal, *window)
+
+
+def check_answers(report: Report, lags: Lags = no_lag) -> Times:
+    """Every query answered once, 99.99 % within 5 ms of the deadline, none later than that and the agent's own lag."""
+    problems = Counter(report.problems)
+    demand(not problems, "; ".join(f"{count} times: {what}" for what, count in problems.most_common(5)))
+    times = times_of(report, lags)
+    demand(times.late_of_agent <= times.queries * (1 - _SHARE_IN_TIME), f"more than one in 10,000 was late: {times}")
+    demand(times.beyond_lag == 0, f"{times.beyond_lag} came later than the agent's own lag explains: {times}")
+    return times
+
+
+# Never more than the limit
+
+
+def granted(samples: Iterable[Sample]) -> list[Sample]:
+    """Those that passed and were counted: a fallback's are the policy's."""
+    return [sample for sample in samples if sample.allowed and sample.source in ("store", "local")]
+
+
+def most_beyond(samples: Iterable[Sample], burst: int, rate: float) -> float:
+    """How many permits more than burst + rate * T were granted, in the interval in which that is the most.
+
+    A query was decided at some moment between its sending and its answer, so one counts for an interval that holds
+    both: what is found has really happened. Negative when it was less everywhere.
+    """
+    by_key: dict[str, list[Sample]] = defaultdict(list)
+    for sample in granted(samples):
+        by_key[sample.key].append(sample)
+    return max((_most_beyond_of_key(of_key, burst, rate) for of_key in by_key.values()), default=-float(burst))
+
+
+def _most_beyond_of_key(samples: list[Sample], burst: int, rate: float) -> float:
+    in_order = sorted((sample.seen_at, sample.asked_at) for sample in samples)
+    starts = sorted(asked_at for _, asked_at in in_order)
+    worst = -float(burst)
+    for start in starts[:: max(len(starts) // _MOST_STARTS, 1)]:
+        count = 0
+        for seen_at, asked_at in in_order:
+            if asked_at >= start:
+                count += 1
+                worst = max(worst, count - burst - rate * (seen_at - start) / 1e9)
+    return worst
+
+
+def check_exact(samples: Iterable[Sample], burst: int, rate: float, clock_error: float) -> float:
+    """`clock_error` in seconds: how far the agents' measured offsets may be apart."""
+    beyond = most_beyond(samples, burst, rate)
+    demand(beyond <= rate * clock_error + 1e-6, f"{beyond:.2f} permits more than burst + rate * T were granted")
+    return beyond
+
+
+# Coming back
+
+
+def first_answer_of_store(samples: Iterable[Sample], since: int) -> float:
+    """Seconds from that moment to the first answer of the store to a query asked since."""
+    first = min((s.seen_at for s in samples if s.asked_at >= since and s.source == "store"), default=None)
+    demand(first is not None, "the store never answered again")
+    assert first is not None
+    return (first - since) / 1e9
+
+
+def share_of_store(samples: Sequence[Sample]) -> float:
+    demand(len(samples) > 0, "nothing was asked in that time")
+    return sum(sample.source == "store" for sample in samples) / len(samples)
