@@ -22,7 +22,10 @@ from pathlib import Path
 _HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(_HERE), str(_HERE.parent / "e2e")]
 
-import server_scenarios  # noqa: E402, F401  (each adds its own to the table)
+# Each adds its own to the table.
+import fleet_scenarios  # noqa: E402, F401
+import network_scenarios  # noqa: E402, F401
+import server_scenarios  # noqa: E402, F401
 from scenario import SCENARIOS, Scene, Skipped  # noqa: E402
 
 SKIPPED = 77  # the exit code when nothing ran

@@ -105,11 +105,26 @@ class Scene:
             wait_until(lambda: not agent.ask("info")["degraded"], "the agent has found its servers", 30)  # noqa: B023
 
     @staticmethod
+    def let_come_back(*agents: Agent) -> None:
+        """Until all are connected, or should have been, and a little more, in which the store is asked."""
+        give_up = time.monotonic() + BACK_SECONDS
+        while time.monotonic() < give_up and any(agent.ask("info")["degraded"] for agent in agents):
+            time.sleep(0.02)
+        time.sleep(0.3)
+
+    @staticmethod
     def wait_until_settled(*agents: Agent) -> None:
         """What the agents still owe has been given back."""
         for agent in agents:
             wait_until(lambda: agent.metric("queries_open") == 0, "no query waits")  # noqa: B023
             wait_until(lambda: agent.metric("redis_questions_open") == 0, "Redis has answered all")  # noqa: B023
+
+
+def redis_table(url: str = "", *, reconnect_max: float = RECONNECT_MAX, **shards: str) -> str:
+    """The lines of an agent's [redis] table: one URL, or the shards' by their names."""
+    listed = ", ".join(f'{{ name = "{name}", url = "{address}" }}' for name, address in shards.items())
+    where = f"shards = [ {listed} ]" if shards else f'url = "{url}"'
+    return f'{where}\nreconnect_max = "{reconnect_max * 1000:.0f}ms"'
 
 
 def attempts_allowed(seconds: float, endpoints: int = 1) -> float:

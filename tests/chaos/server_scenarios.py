@@ -11,7 +11,7 @@ from daemon import Agent
 from fault_proxy import MOODS
 from processes import wait_until
 from redis_server import RedisServer
-from scenario import BACK_SECONDS, RECONNECT_MAX, Figures, Scene, attempts_allowed, moments, scenario
+from scenario import BACK_SECONDS, RECONNECT_MAX, Figures, Scene, attempts_allowed, moments, redis_table, scenario
 from traffic import Question, Report, Sample
 from verdict import (
     check_answers,
@@ -43,10 +43,6 @@ _COUNTED_KEYS = [f"counted{number}" for number in range(400)]
 _TIGHT_KEYS = [f"tight{number}" for number in range(6)]
 _QUESTIONS = [Question("counted", _COUNTED_KEYS, _DEADLINE, 2.0), Question("tight", _TIGHT_KEYS, _DEADLINE)]
 _ROOM_BYTES = 8 << 20  # by which the agent may grow: what it knows of keys, and what queues up meanwhile
-
-
-def _lines(url: str) -> str:
-    return f'url = "{url}"\nreconnect_max = "{RECONNECT_MAX * 1000:.0f}ms"'
 
 
 def _clock_error(agents: Sequence[Agent]) -> float:
@@ -82,8 +78,7 @@ def stopped_shard(scene: Scene) -> Figures:
     """One of three shards is stopped for a while: the others' keys do not notice."""
     names = ["a", "b", "c"]
     servers = {name: scene.redis() for name in names}
-    shards = ", ".join(f'{{ name = "{name}", url = "{server.url}" }}' for name, server in servers.items())
-    agent = scene.agent(f'shards = [ {shards} ]\nreconnect_max = "{RECONNECT_MAX * 1000:.0f}ms"', _LIMITS)
+    agent = scene.agent(redis_table(**{name: server.url for name, server in servers.items()}), _LIMITS)
     scene.wait_until_up(agent)
     owners = _owners(agent, servers)
     stopped = scene.dice.choice(names)
@@ -99,7 +94,7 @@ def stopped_shard(scene: Scene) -> Figures:
         attempts = agent.metric("redis_connection_attempts_total") - before
         servers[stopped].resume()
         resumed_at = moments()
-        time.sleep(BACK_SECONDS + RECONNECT_MAX)
+        scene.let_come_back(agent)
         report = traffic.finish()
     times = check_answers(report)
     scene.wait_until_settled(agent)
@@ -134,7 +129,7 @@ def _owners(agent: Agent, servers: dict[str, RedisServer]) -> dict[str, str]:
 def restarts(scene: Scene) -> Figures:
     """Redis is killed and comes back again and again, with its data or without."""
     redis = scene.redis("--appendonly", "yes", "--appendfsync", "everysec")
-    agent = scene.agent(_lines(redis.url), _LIMITS)
+    agent = scene.agent(redis_table(redis.url), _LIMITS)
     scene.wait_until_up(agent)
     losses: list[int] = []
     returns: list[int] = []
@@ -153,7 +148,7 @@ def restarts(scene: Scene) -> Figures:
             time.sleep(scene.dice.uniform(0.1, 0.8))
             redis.start()
             returns.append(moments())
-        time.sleep(BACK_SECONDS)
+        scene.let_come_back(agent)
         report = traffic.finish()
     times = check_answers(report)
     scene.wait_until_settled(agent)
@@ -184,7 +179,7 @@ def proxy(scene: Scene) -> Figures:
     """What stands between agent and Redis misbehaves in every way, in random order."""
     redis = scene.redis()
     between = scene.proxy(redis)
-    agent = scene.agent(_lines(between.url), _LIMITS)
+    agent = scene.agent(redis_table(between.url), _LIMITS)
     scene.wait_until_up(agent)
     moods: list[str] = []
     met = 0
@@ -202,7 +197,7 @@ def proxy(scene: Scene) -> Figures:
             time.sleep(scene.dice.uniform(0.15, 0.5))
         faults_end = moments()
         between.set_mood("pass")
-        time.sleep(BACK_SECONDS)
+        scene.let_come_back(agent)
         report = traffic.finish()
     times = check_answers(report)
     wait_until(lambda: agent.metric("redis_up") == 1, "the agent is connected")

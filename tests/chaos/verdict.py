@@ -76,7 +76,7 @@ def times_of(report: Report, lags: Lags = no_lag) -> Times:
         behind = sample.not_before - sample.sent_at - deadline
         if behind > GRACE_NS:
             late += 1
-            behind -= _kept_from_agent(report, sample)
+            behind -= starved(report, sample)
             late_of_agent += behind > GRACE_NS
             beyond_lag += behind > GRACE_NS + lags(sample.agent, sample.not_before)
         latest = max(latest, behind)
@@ -92,7 +92,8 @@ def times_of(report: Report, lags: Lags = no_lag) -> Times:
     )
 
 
-def _kept_from_agent(report: Report, sample: Sample) -> int:
+def starved(report: Report, sample: Sample) -> int:
+    """For how many ns the agent was kept from a processor while this query was open."""
     window = sample.asked_at, sample.seen_at + _CURVE_STEP_NS
     return grown(report.starvation[sample.agent], *window) + grown(report.steal, *window)
 
