@@ -39,7 +39,7 @@ _ANSWER_SECONDS = 5.0
 
 
 def _garbage(dice: random.Random) -> bytes:
-    """No two replies' worth, and nothing that could pass for a decision."""
+    """Nothing that could pass for the answer to a script, and so for those of the pieces that it replaces."""
     kinds: list[Callable[[], bytes]] = [
         lambda: dice.randbytes(dice.randrange(1, 200)),
         lambda: b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n",
@@ -50,7 +50,6 @@ def _garbage(dice: random.Random) -> bytes:
         lambda: b"+OK\r\n",
         lambda: b"$-1\r\n",
         lambda: b"*-1\r\n",
-        lambda: b"-ERR %s\r\n" % bytes(dice.choices(range(32, 127), k=dice.randrange(100))),
         lambda: b"*3\r\n:1\r\n$-7\r\n:2\r\n",
         lambda: b"\r\n" * dice.randrange(1, 50),
     ]
@@ -83,6 +82,11 @@ class Proxy:
         """In force when this returns."""
         assert mood in MOODS, mood
         self._ask("mood", mood)
+
+    def reset_all(self) -> None:
+        """Ends every connection, and forgets those whose replies it kept."""
+        self.set_mood("refuse")
+        self.set_mood("pass")
 
     def accepted(self) -> list[Accepted]:
         """Every connection so far."""
@@ -207,6 +211,8 @@ class _Server:
 
     async def _dribble(self, pair: _Pair, data: bytes) -> None:
         for place in range(len(data)):
+            if pair.writer.transport.is_closing():
+                return
             pair.writer.write(data[place : place + 1])
             await asyncio.sleep(0)
 

@@ -13,7 +13,7 @@ from daemon import Agent
 from processes import wait_until
 from scenario import Figures, Scene, attempts_allowed, moments, redis_table, scenario
 from traffic import Question
-from verdict import check_answers, check_exact, demand, granted
+from verdict import Bucket, check_answers, check_exact, demand, fleet, granted
 
 _AGENTS = 64
 _DEFAULT_RECONNECT_MAX = 2.0  # seconds
@@ -63,8 +63,8 @@ def reconnect_herd(scene: Scene) -> Figures:
 def skewed_clocks(scene: Scene) -> Figures:
     """Two agents whose hosts' clocks are an hour apart share one budget exactly."""
     demand(bool(_FAKETIME), "libfaketime is not there: install the package faketime")
-    burst, rate, deadline = 100, 50, 0.05
-    limits = f'[limits.api]\nrate = "{rate}/s"\nburst = {burst}\non_failure = "deny"\ndeadline = "50ms"'
+    limit, deadline = Bucket(burst=100, rate=50), 0.05
+    limits = f'[limits.api]\nrate = "{limit.rate}/s"\nburst = {limit.burst}\non_failure = "deny"\ndeadline = "50ms"'
     redis = scene.redis()
     shift = scene.dice.choice([-3600, 3600])
     fake = {"LD_PRELOAD": str(_FAKETIME[0]), "FAKETIME": f"{shift:+d}s"}
@@ -79,10 +79,9 @@ def skewed_clocks(scene: Scene) -> Figures:
         report = traffic.finish()
         seconds = (moments() - begin) / 1e9
     times = check_answers(report)
-    error = 2 * max(agent.metric("redis_clock_uncertainty_seconds") for agent in agents) + deadline
-    beyond = check_exact(report.samples, burst, rate, error)
+    beyond = check_exact(report, report.samples, limit, fleet(agents))
     grants = granted(report.samples)
-    share = len(grants) / len(keys) / (burst + rate * seconds)
+    share = len(grants) / len(keys) / (limit.burst + limit.rate * seconds)
     demand(share > 0.8, f"only {share:.0%} of the budget was given out")
     by_agent = Counter(sample.agent for sample in grants)
     smallest = min(by_agent[0], by_agent[1]) / len(grants)

@@ -47,7 +47,7 @@ def cut_link(scene: Scene) -> Figures:
             time.sleep(scene.dice.uniform(0.3, 2 * scene.seconds / len(cuts)))
             wire.mend()
             backs.append(moments())
-            scene.let_come_back(agent)
+            scene.let_come_back(agent, limit="api")
         seconds = (moments() - begin) / 1e9
         attempts = agent.metric("redis_connection_attempts_total") - before
         report = traffic.finish()

@@ -105,10 +105,10 @@ class Scene:
             wait_until(lambda: not agent.ask("info")["degraded"], "the agent has found its servers", 30)  # noqa: B023
 
     @staticmethod
-    def let_come_back(*agents: Agent) -> None:
-        """Until all are connected, or should have been, and a little more, in which the store is asked."""
-        give_up = time.monotonic() + BACK_SECONDS
-        while time.monotonic() < give_up and any(agent.ask("info")["degraded"] for agent in agents):
+    def let_come_back(*agents: Agent, limit: str) -> None:
+        """Until the store answers for that limit, or should have long ago, and a little more."""
+        give_up = time.monotonic() + 2 * BACK_SECONDS
+        while time.monotonic() < give_up and any(agent.peek(limit, "probe").source != "store" for agent in agents):
             time.sleep(0.02)
         time.sleep(0.3)
 

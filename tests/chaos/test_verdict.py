@@ -6,7 +6,17 @@ from __future__ import annotations
 import pytest
 
 from traffic import Question, Report, Sample
-from verdict import Broken, check_answers, check_exact, first_answer_of_store, grown, most_beyond, share_of_store
+from verdict import (
+    Broken,
+    Bucket,
+    Fleet,
+    check_answers,
+    check_exact,
+    first_answer_of_store,
+    grown,
+    most_beyond,
+    share_of_store,
+)
 
 MS = 1_000_000
 DEADLINE_MS = 20
@@ -101,39 +111,63 @@ def test_a_curve_grows_between_the_points_that_enclose_an_interval() -> None:
 # Never more than the limit
 
 
+LIMIT = Bucket(5, 10)
+# All at once, then each on the moment at which it comes back.
+GREEDY = [sample(0, 0) for _ in range(5)] + [sample(100 * number, 0) for number in range(1, 50)]
+
+
+def beyond(*samples: Sample, given_back: int = 0) -> float:
+    return most_beyond(report(), samples, *LIMIT, given_back)
+
+
 def test_a_bucket_that_gives_all_it_may_is_not_beyond() -> None:
-    # Burst 5 at once, then 10 a second, each on the moment at which it comes back.
-    grants = [sample(0, 0) for _ in range(5)] + [sample(100 * number, 0) for number in range(1, 50)]
-    assert most_beyond(grants, 5, 10) == pytest.approx(0)
-    check_exact(grants, 5, 10, clock_error=0)
+    assert beyond(*GREEDY) == pytest.approx(0)
+    check_exact(report(), GREEDY, LIMIT, Fleet())
 
 
 def test_one_permit_too_many_is_found_wherever_it_is() -> None:
-    grants = [sample(0, 0) for _ in range(5)] + [sample(100 * number, 0) for number in range(1, 50)]
     for moment in (0, 1000, 2550, 4900):
         with pytest.raises(Broken, match="permits more"):
-            check_exact([*grants, sample(moment, 0)], 5, 10, clock_error=0.01)
+            check_exact(report(), [*GREEDY, sample(moment, 0)], LIMIT, Fleet(clock_error=0.01))
+
+
+def test_as_much_as_the_clocks_may_be_apart_is_allowed() -> None:
+    too_early = [sample(0, 0) for _ in range(5)] + [sample(98, 0)]
+    check_exact(report(), too_early, LIMIT, Fleet(clock_error=0.003))
+    with pytest.raises(Broken):
+        check_exact(report(), too_early, LIMIT, Fleet(clock_error=0.001))
 
 
 def test_a_full_burst_in_the_middle_is_found_although_the_whole_would_allow_it() -> None:
     grants = [sample(10_000, 0) for _ in range(5)] + [sample(10_050, 0)]
-    assert most_beyond([sample(0, 0), *grants], 5, 10) == pytest.approx(0.5)
+    assert beyond(sample(0, 0), *grants) == pytest.approx(0.5)
 
 
 def test_a_grant_counts_only_where_it_must_have_been_given() -> None:
     # The sixth was on its way for a second: it may have been decided at its end.
-    grants = [sample(0, 0) for _ in range(5)] + [sample(0, 1000)]
-    assert most_beyond(grants, 5, 10) <= 0
+    assert beyond(*GREEDY[:5], sample(0, 1000)) <= 0
 
 
 def test_keys_are_counted_apart_and_what_the_policy_let_pass_not_at_all() -> None:
-    grants = [sample(0, 0) for _ in range(5)]
+    grants = GREEDY[:5]
     others = [one._replace(key="other") for one in grants]
     passed = [sample(0, 0, source="fallback") for _ in range(9)]
     refused = [sample(0, 0, allowed=False) for _ in range(9)]
-    assert most_beyond([*grants, *others, *passed, *refused], 5, 10) == 0
-    assert most_beyond([*grants, sample(0, 0, source="local")], 5, 10) == pytest.approx(1)
-    assert most_beyond([], 5, 10) == -5
+    assert beyond(*grants, *others, *passed, *refused) == 0
+    assert beyond(*grants, sample(0, 0, source="local")) == pytest.approx(1)
+    assert beyond() == -5
+
+
+def test_what_was_granted_too_late_and_given_back_may_be_granted_again() -> None:
+    refused = sample(0, DEADLINE_MS)._replace(allowed=False, verdict="unavailable", source="fallback")
+    grants = [*GREEDY[:5], sample(30, 0)]
+    assert beyond(*grants, refused) == pytest.approx(0.7), "nothing was given back"
+    assert beyond(*grants, refused, given_back=1) <= 0
+    assert beyond(*grants, refused._replace(key="other"), given_back=1) == pytest.approx(0.7)
+    at_once = refused._replace(seen_at=1 * MS)
+    assert beyond(*grants, at_once, given_back=1) == pytest.approx(0.7), "it was refused without being asked"
+    later = refused._replace(asked_at=50 * MS, sent_at=50 * MS, seen_at=(50 + DEADLINE_MS) * MS)
+    assert beyond(*grants, later, given_back=1) == pytest.approx(0.7)
 
 
 # Coming back

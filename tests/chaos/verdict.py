@@ -12,12 +12,15 @@ from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
+from daemon import Agent
 from traffic import Report, Sample
 
 GRACE_NS = 5_000_000  # over the deadline
 _SHARE_IN_TIME = 0.9999
 _CURVE_STEP_NS = 6_000_000  # by when what has happened is in the curve of what the agents were kept from
+_LATE_FOR_NS = 31_000_000_000  # after which an agent listens no more to a connection that owes it answers
 _MOST_STARTS = 200  # of the intervals that are looked at, for each key
 
 Lags = Callable[[int, int], int]  # of agent and moment: ns
@@ -111,40 +114,73 @@ def check_answers(report: Report, lags: Lags = no_lag) -> Times:
 # Never more than the limit
 
 
+class Bucket(NamedTuple):
+    burst: int
+    rate: float  # permits a second
+
+
+class Fleet(NamedTuple):
+    """What agents say that bears on how exact they were."""
+
+    clock_error: float = 0.0  # seconds: how far two measured offsets may be apart
+    given_back: int = 0  # grants that came too late
+
+
+def fleet(agents: Sequence[Agent], earlier: Fleet = Fleet()) -> Fleet:
+    """What they say, and the largest error of their clocks that they spoke of until now."""
+    error = 2 * max(agent.metric("redis_clock_uncertainty_seconds") for agent in agents)
+    given_back = sum(agent.metric("redis_given_back_total") for agent in agents)
+    return Fleet(max(error, earlier.clock_error), round(given_back))
+
+
 def granted(samples: Iterable[Sample]) -> list[Sample]:
     """Those that passed and were counted: a fallback's are the policy's."""
     return [sample for sample in samples if sample.allowed and sample.source in ("store", "local")]
 
 
-def most_beyond(samples: Iterable[Sample], burst: int, rate: float) -> float:
+def most_beyond(report: Report, samples: Iterable[Sample], burst: int, rate: float, given_back: int = 0) -> float:
     """How many permits more than burst + rate * T were granted, in the interval in which that is the most.
 
     A query was decided at some moment between its sending and its answer, so one counts for an interval that holds
     both: what is found has really happened. Negative when it was less everywhere.
+
+    A grant that came after its query was refused goes back, as a refund; then another query may have it, though the
+    bucket may have refilled between. So from each interval as many are taken off as queries about that key were
+    refused for having waited too long, but no more than `given_back`, which the agents say they gave back at all.
     """
     by_key: dict[str, list[Sample]] = defaultdict(list)
-    for sample in granted(samples):
+    for sample in samples:
         by_key[sample.key].append(sample)
-    return max((_most_beyond_of_key(of_key, burst, rate) for of_key in by_key.values()), default=-float(burst))
+    found = (_most_beyond_of_key(report, of_key, burst, rate, given_back) for of_key in by_key.values())
+    return max(found, default=-float(burst))
 
 
-def _most_beyond_of_key(samples: list[Sample], burst: int, rate: float) -> float:
-    in_order = sorted((sample.seen_at, sample.asked_at) for sample in samples)
+def _most_beyond_of_key(report: Report, samples: list[Sample], burst: int, rate: float, given_back: int) -> float:
+    in_order = sorted((sample.seen_at, sample.asked_at) for sample in granted(samples))
+    late = sorted(sample.asked_at for sample in samples if _has_waited_in_vain(report, sample))
     starts = sorted(asked_at for _, asked_at in in_order)
     worst = -float(burst)
     for start in starts[:: max(len(starts) // _MOST_STARTS, 1)]:
         count = 0
+        before = bisect_right(late, start - _LATE_FOR_NS)
         for seen_at, asked_at in in_order:
             if asked_at >= start:
                 count += 1
-                worst = max(worst, count - burst - rate * (seen_at - start) / 1e9)
+                refunds = min(bisect_right(late, seen_at) - before, given_back)
+                worst = max(worst, count - refunds - burst - rate * (seen_at - start) / 1e9)
     return worst
 
 
-def check_exact(samples: Iterable[Sample], burst: int, rate: float, clock_error: float) -> float:
-    """`clock_error` in seconds: how far the agents' measured offsets may be apart."""
-    beyond = most_beyond(samples, burst, rate)
-    demand(beyond <= rate * clock_error + 1e-6, f"{beyond:.2f} permits more than burst + rate * T were granted")
+def _has_waited_in_vain(report: Report, sample: Sample) -> bool:
+    deadline = report.questions[sample.question].deadline
+    return sample.verdict == "unavailable" and sample.seen_at - sample.asked_at > 0.9e9 * deadline
+
+
+def check_exact(report: Report, samples: Iterable[Sample], limit: Bucket, agents: Fleet) -> float:
+    """Never more than burst + rate * T. Returns the most that it was beyond that; negative when it was less."""
+    beyond = most_beyond(report, samples, limit.burst, limit.rate, agents.given_back)
+    allowed = limit.rate * agents.clock_error + 1e-6
+    demand(beyond <= allowed, f"{beyond:.2f} permits more than burst + rate * T were granted: {agents}")
     return beyond
 
 
