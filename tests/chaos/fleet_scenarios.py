@@ -79,7 +79,7 @@ def skewed_clocks(scene: Scene) -> Figures:
         report = traffic.finish()
         seconds = (moments() - begin) / 1e9
     times = check_answers(report)
-    beyond = check_exact(report, report.samples, limit, fleet(agents))
+    beyond = check_exact(report, report.samples, limit, fleet(report, agents))
     grants = granted(report.samples)
     share = len(grants) / len(keys) / (limit.burst + limit.rate * seconds)
     demand(share > 0.8, f"only {share:.0%} of the budget was given out")

@@ -105,7 +105,7 @@ def stopped_shard(scene: Scene) -> Figures:
     demand(grown < _ROOM_BYTES, f"the agent grew by {grown >> 10} KiB")
     demand(attempts <= attempts_allowed(scene.seconds), f"{attempts:.0f} attempts to connect in {scene.seconds:g} s")
     _check_counted(report, list(servers.values()))
-    check_exact(report, report.of("tight"), _TIGHT, fleet([agent]))
+    check_exact(report, report.of("tight"), _TIGHT, fleet(report, [agent]))
     return (
         f"{times}; others' keys {others:.2%} from the store, {attempts / scene.seconds:.1f} attempts/s, "
         f"RSS +{grown >> 10} KiB, back after {back:.2f} s"
@@ -150,7 +150,7 @@ def restarts(scene: Scene) -> Figures:
     scene.wait_until_settled(agent)
     back = max(first_answer_of_store(report.samples, returned) for returned in returns)
     demand(back < BACK_SECONDS, f"the store answered again after {back:.2f} s")
-    told = fleet([agent])
+    told = fleet(report, [agent])
     for part in _between(report.of("tight"), losses):
         check_exact(report, part, _TIGHT, told)
     last = Report(report.questions, [s for s in report.samples if not losses or s.asked_at > losses[-1]])
@@ -179,7 +179,6 @@ def proxy(scene: Scene) -> Figures:
     scene.wait_until_up(agent)
     moods: list[str] = []
     met = 0
-    told = fleet([agent])
     with scene.traffic([agent], _QUESTIONS) as traffic:
         begin = moments()
         while moods or met < len(MOODS) or moments() < begin + scene.seconds * 1e9:
@@ -192,7 +191,6 @@ def proxy(scene: Scene) -> Figures:
             between.set_mood(moods.pop())
             met += 1
             time.sleep(scene.dice.uniform(0.15, 0.5))
-            told = fleet([agent], told)
         faults_end = moments()
         between.set_mood("pass")
         scene.let_come_back(agent, limit="counted")
@@ -207,7 +205,7 @@ def proxy(scene: Scene) -> Figures:
     scene.wait_until_up(agent)
     scene.wait_until_settled(agent)
     lost = _check_counted(report, [redis])
-    told = fleet([agent], told)
+    told = fleet(report, [agent])
     beyond = check_exact(report, report.of("tight"), _TIGHT, told)
     return (
         f"{times}; {met} moods, {len(attempts)} connections, {told.given_back} given back, {lost} charged to nobody, "

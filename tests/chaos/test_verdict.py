@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from traffic import Question, Report, Sample
+from traffic import Question, Report, Sample, Watched
 from verdict import (
     Broken,
     Bucket,
@@ -32,15 +32,17 @@ def sample(asked: float, took: float, *, blind: float = 0.0, source: str = "stor
 
 def report(*others: Sample, prompt: int = 20_000) -> Report:
     samples = [sample(number, 1) for number in range(prompt)]
-    return Report([Question("api", ["k"], DEADLINE_MS / 1000)], [*samples, *others], starvation=[[(0, 0)]])
+    return Report([Question("api", ["k"], DEADLINE_MS / 1000)], [*samples, *others], starvation=[[(0, 0)]], watched=[[]])
 
 
 def late(count: int) -> list[Sample]:
     return [sample(1000 + number, DEADLINE_MS + 6) for number in range(count)]
 
 
-def generous(agent: int, moment: int) -> int:
-    return 10 * MS
+def lagging(late_report: Report, moment: float) -> Report:
+    """The agent says at that moment that its loop was held for 10 ms."""
+    late_report.watched = [[Watched(int(moment * MS), 10 * MS, 0.0)]]
+    return late_report
 
 
 def test_answers_up_to_five_milliseconds_behind_their_deadline_are_in_time() -> None:
@@ -55,14 +57,20 @@ def test_one_answer_later_than_that_and_without_a_lag_to_explain_it_is_too_many(
 
 
 def test_two_in_twenty_thousand_may_be_late_by_the_lag_of_the_loop_and_three_may_not() -> None:
-    assert check_answers(report(*late(2)), generous).late_of_agent == 2
+    assert check_answers(lagging(report(*late(2)), 1500)).late_of_agent == 2
     with pytest.raises(Broken, match="more than one in 10,000 was late"):
-        check_answers(report(*late(3)), generous)
+        check_answers(lagging(report(*late(3)), 1500))
+
+
+def test_a_lag_explains_what_was_late_in_its_second_and_no_other() -> None:
+    for moment in (900, 3000):
+        with pytest.raises(Broken, match="own lag"):
+            check_answers(lagging(report(*late(1)), moment))
 
 
 def test_later_than_the_lag_of_the_loop_is_too_late() -> None:
     with pytest.raises(Broken, match="own lag"):
-        check_answers(report(sample(1000, DEADLINE_MS + 16)), generous)
+        check_answers(lagging(report(sample(1000, DEADLINE_MS + 16)), 1500))
 
 
 def test_an_answer_that_the_client_may_have_overlooked_is_not_late() -> None:

@@ -34,6 +34,7 @@ _LOOK_NS = 1_000_000
 _STARVATION_NS = 2_000_000  # between two looks at how long the agents were kept from a processor
 _TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 _GIVE_UP_NS = 5_000_000_000  # an answer that is not there so long after its deadline never comes
+_WATCH_NS = 400_000_000
 _SILENCE_NS = 200_000_000  # after the last answer nothing may come
 
 
@@ -63,6 +64,14 @@ class Sample(NamedTuple):
     source: str
 
 
+class Watched(NamedTuple):
+    """What an agent said of itself."""
+
+    moment: int
+    longest_turn: int  # ns of processor time, of its loop, in the second of that moment and the one before
+    clock_uncertainty: float  # seconds
+
+
 @dataclass
 class Report:
     questions: Sequence[Question]
@@ -72,6 +81,7 @@ class Report:
     starvation: list[list[tuple[int, int]]] = field(default_factory=list)
     # Likewise how long the hypervisor kept the machine's processors, all together.
     steal: list[tuple[int, int]] = field(default_factory=list)
+    watched: list[list[Watched]] = field(default_factory=list)  # of each agent, several times a second
     longest_blindness: int = 0  # ns between two looks, at the most
 
     def of(self, limit: str) -> list[Sample]:
@@ -156,8 +166,10 @@ class _Asker:
         self._dice = random.Random(plan.seed)
         self._weights = [question.weight for question in plan.questions]
         self._open: dict[int, _Open] = {}
+        self._watches: dict[int, int] = {}  # of a message id the agent that was asked for its stats
+        self._watched_at = 0
         self._last_msgid = 0
-        self._report = Report(plan.questions, starvation=[[] for _ in plan.pids])
+        self._report = Report(plan.questions, starvation=[[] for _ in plan.pids], watched=[[] for _ in plan.pids])
         self._poll = select.epoll()
         self._lines: dict[int, _Line] = {}
         for agent, path in enumerate(plan.paths):
@@ -180,7 +192,9 @@ class _Asker:
             now = time.monotonic_ns()
             if is_asking:
                 due = self._send_what_is_due(due, now)
-            elif self._open:
+                if now - self._watched_at > _WATCH_NS:
+                    self._watch(now)
+            elif self._open or self._watches:
                 self._give_up_lost(now)
                 silent_since = now
             elif now - silent_since > _SILENCE_NS:
@@ -216,6 +230,13 @@ class _Asker:
         if sent < len(data):
             self._end(line, "the agent reads too slowly")
 
+    def _watch(self, now: int) -> None:
+        self._watched_at = now
+        for agent, line in {line.agent: line for line in self._lines.values() if not line.has_ended}.items():
+            self._last_msgid += 1
+            self._watches[self._last_msgid] = agent
+            line.socket.send(msgpack.packb([0, self._last_msgid, "stats", []]))
+
     # Looking
 
     def _look(self, wait_ns: int) -> bool:
@@ -247,6 +268,11 @@ class _Asker:
             line.unpacker.feed(data)
         seen_at = time.monotonic_ns()
         for kind, msgid, error, result in line.unpacker:
+            if self._watches.pop(msgid, None) == line.agent and error is None:
+                longest_turn = round(result.get("loop_recent_longest_turn_cpu_seconds", 0) * 1e9)
+                watched = Watched(seen_at, longest_turn, result.get("redis_clock_uncertainty_seconds", 0.0))
+                self._report.watched[line.agent].append(watched)
+                continue
             asked = self._open.pop(msgid, None)
             if kind != 1 or asked is None or asked.agent != line.agent:
                 self._report.problems.append(f"msgid {msgid} was answered again, or was never asked")
@@ -276,6 +302,9 @@ class _Asker:
         for msgid in lost:
             del self._open[msgid]
             self._report.problems.append(f"the query with msgid {msgid} was never answered")
+        if now > self._watched_at + _GIVE_UP_NS:
+            self._report.problems += [f"stats with msgid {msgid} was never answered" for msgid in self._watches]
+            self._watches.clear()
 
     def _end(self, line: _Line, problem: str) -> None:
         line.has_ended = True

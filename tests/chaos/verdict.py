@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -20,11 +20,9 @@ from traffic import Report, Sample
 GRACE_NS = 5_000_000  # over the deadline
 _SHARE_IN_TIME = 0.9999
 _CURVE_STEP_NS = 6_000_000  # by when what has happened is in the curve of what the agents were kept from
+_TOLD_WITHIN_NS = 1_500_000_000  # a turn is in what the agent says of itself for a second or two
 _LATE_FOR_NS = 31_000_000_000  # after which an agent listens no more to a connection that owes it answers
 _MOST_STARTS = 200  # of the intervals that are looked at, for each key
-
-Lags = Callable[[int, int], int]  # of agent and moment: ns
-
 
 class Broken(AssertionError):
     """A promise was not kept."""
@@ -44,8 +42,10 @@ def grown(curve: Sequence[tuple[int, int]], begin: int, end: int) -> int:
     return curve[last][1] - curve[first][1]
 
 
-def no_lag(agent: int, moment: int) -> int:
-    return 0
+def lag_of_loop(report: Report, agent: int, moment: int) -> int:
+    """The longest turn, in ns, that the agent recorded in the second of that moment or beside it."""
+    turns = (w.longest_turn for w in report.watched[agent] if moment <= w.moment <= moment + _TOLD_WITHIN_NS)
+    return max(turns, default=0)
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Times:
         )
 
 
-def times_of(report: Report, lags: Lags = no_lag) -> Times:
+def times_of(report: Report) -> Times:
     demand(len(report.samples) > 100, f"only {len(report.samples)} queries were answered: too few to say anything")
     took = sorted(sample.seen_at - sample.asked_at for sample in report.samples)
     late = late_of_agent = beyond_lag = 0
@@ -81,7 +81,7 @@ def times_of(report: Report, lags: Lags = no_lag) -> Times:
             late += 1
             behind -= starved(report, sample)
             late_of_agent += behind > GRACE_NS
-            beyond_lag += behind > GRACE_NS + lags(sample.agent, sample.not_before)
+            beyond_lag += behind > GRACE_NS + lag_of_loop(report, sample.agent, sample.not_before)
         latest = max(latest, behind)
     return Times(
         queries=len(took),
@@ -101,11 +101,11 @@ def starved(report: Report, sample: Sample) -> int:
     return grown(report.starvation[sample.agent], *window) + grown(report.steal, *window)
 
 
-def check_answers(report: Report, lags: Lags = no_lag) -> Times:
+def check_answers(report: Report) -> Times:
     """Every query answered once, 99.99 % within 5 ms of the deadline, none later than that and the agent's own lag."""
     problems = Counter(report.problems)
     demand(not problems, "; ".join(f"{count} times: {what}" for what, count in problems.most_common(5)))
-    times = times_of(report, lags)
+    times = times_of(report)
     demand(times.late_of_agent <= times.queries * (1 - _SHARE_IN_TIME), f"more than one in 10,000 was late: {times}")
     demand(times.beyond_lag == 0, f"{times.beyond_lag} came later than the agent's own lag explains: {times}")
     return times
@@ -126,11 +126,12 @@ class Fleet(NamedTuple):
     given_back: int = 0  # grants that came too late
 
 
-def fleet(agents: Sequence[Agent], earlier: Fleet = Fleet()) -> Fleet:
-    """What they say, and the largest error of their clocks that they spoke of until now."""
-    error = 2 * max(agent.metric("redis_clock_uncertainty_seconds") for agent in agents)
+def fleet(report: Report, agents: Sequence[Agent]) -> Fleet:
+    """What they said while they were asked, and say now."""
+    uncertainties = [watched.clock_uncertainty for of_agent in report.watched for watched in of_agent]
+    uncertainties += [agent.metric("redis_clock_uncertainty_seconds") for agent in agents]
     given_back = sum(agent.metric("redis_given_back_total") for agent in agents)
-    return Fleet(max(error, earlier.clock_error), round(given_back))
+    return Fleet(2 * max(uncertainties), round(given_back))
 
 
 def granted(samples: Iterable[Sample]) -> list[Sample]:
