@@ -72,13 +72,13 @@ def silent_resolver(scene: Scene) -> Figures:
     table = redis_table(named=named, numbered=redis.url)
     agent = scene.agent(table, _LIMITS, within=wire.with_resolver(wire.far_address, scene.directory))
     numbered = _keys_of_the_numbered(agent)
-    with scene.traffic([agent], [_ASK, _ASK_HERE]) as traffic:
+    with scene.traffic([agent], [_ASK, _ASK_HERE], [redis]) as traffic:
         time.sleep(scene.seconds)
         attempts = agent.metric("redis_connection_attempts_total")
         report = traffic.finish()
     times = check_answers(report)
     demand(agent.metric("redis_up") == 1, "the shard without a name is up, the other is not")
-    share = share_of_store([sample for sample in report.of("api") if sample.key in numbered])
+    share = share_of_store(report, (sample for sample in report.of("api") if sample.key in numbered))
     demand(share >= 0.999, f"the other shard's keys had {share:.2%} answers of the store")
     demand(len(numbered) < len(_KEYS), "the other shard has keys as well")
     here = report.of("host")

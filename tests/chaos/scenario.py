@@ -92,8 +92,10 @@ class Scene:
         arguments = ["--config", str(config)]
         return self._rack.start_command(arguments, path, environment, within=within, wait=wait)
 
-    def traffic(self, agents: Sequence[Agent], questions: Sequence[Question], **more: float) -> Traffic:
-        traffic = Traffic(agents, questions, seed=self.seed, **more)  # type: ignore[arg-type]
+    def traffic(
+        self, agents: Sequence[Agent], questions: Sequence[Question], servers: Sequence[RedisServer] = ()
+    ) -> Traffic:
+        traffic = Traffic(agents, questions, seed=self.seed, servers=servers)
         self.own(lambda: traffic.__exit__())
         return traffic
 

@@ -188,7 +188,18 @@ def test_the_first_answer_of_the_store_is_that_to_a_query_asked_since() -> None:
         first_answer_of_store(samples, 200 * MS)
 
 
-def test_the_share_of_the_store() -> None:
-    assert share_of_store([sample(0, 1), sample(0, 1, source="fallback")]) == 0.5
+def test_the_share_of_the_store_is_of_what_nobody_was_kept_from() -> None:
+    asked = [sample(number, 1) for number in range(300)]
+    fallen_back = [one._replace(source="fallback") for one in asked[:100]]
+    judged = report()
+    assert share_of_store(judged, asked) == 1
+    assert share_of_store(judged, fallen_back + asked[100:]) == pytest.approx(2 / 3)
+    # A server that was ready to run, and did not, from 50 to 99 ms.
+    judged.server_starvation = [[(0, 0), *((moment * MS, (moment - 50) * MS) for moment in range(50, 100))]]
+    assert share_of_store(judged, fallen_back + asked[100:]) == pytest.approx(2 / 3), "not so long that it matters"
+    judged.server_starvation = [[(0, 0), *((moment * MS, (moment - 50) * 8 * MS) for moment in range(50, 100))]]
+    assert share_of_store(judged, fallen_back + asked[100:]) > 0.7
+    judged.server_starvation = [[(0, 0), (140 * MS, 90 * MS)]]
+    assert share_of_store(judged, fallen_back + asked[100:]) > 0.7, "a wait from 50 to 140 ms is known at its end"
     with pytest.raises(Broken):
-        share_of_store([])
+        share_of_store(judged, [])

@@ -29,6 +29,7 @@ import msgpack
 
 from child import Child
 from daemon import Agent
+from redis_server import RedisServer
 
 _LOOK_NS = 1_000_000
 _STARVATION_NS = 2_000_000  # between two looks at how long the agents were kept from a processor
@@ -79,9 +80,11 @@ class Report:
     problems: list[str] = field(default_factory=list)
     # Of each agent: how long it had been kept from a processor by then, in ns, whenever that had grown.
     starvation: list[list[tuple[int, int]]] = field(default_factory=list)
+    server_starvation: list[list[tuple[int, int]]] = field(default_factory=list)  # likewise of each server
     # Likewise how long the hypervisor kept the machine's processors, all together.
     steal: list[tuple[int, int]] = field(default_factory=list)
     watched: list[list[Watched]] = field(default_factory=list)  # of each agent, several times a second
+    not_sent: int = 0  # since the agent had not read what was sent before: it, or this process, was kept from running
     longest_blindness: int = 0  # ns between two looks, at the most
 
     def of(self, limit: str) -> list[Sample]:
@@ -92,6 +95,7 @@ class Report:
 class Plan:
     paths: Sequence[Path]
     pids: Sequence[int]
+    server_pids: Sequence[int]
     questions: Sequence[Question]
     per_second: float
     connections: int  # to each agent
@@ -99,7 +103,7 @@ class Plan:
 
 
 class Traffic:
-    """Asks until finish()."""
+    """Asks until finish(). How long `servers`, which must not end meanwhile, were kept from running is watched too."""
 
     def __init__(
         self,
@@ -107,11 +111,13 @@ class Traffic:
         questions: Sequence[Question],
         *,
         seed: str,
+        servers: Sequence[RedisServer] = (),
         per_second: float = 800.0,
         connections: int = 3,
     ) -> None:
         paths, pids = [agent.path for agent in agents], [agent.pid for agent in agents]
-        plan = Plan(paths, pids, questions, per_second, connections, seed)
+        server_pids = [server.pid for server in servers]
+        plan = Plan(paths, pids, server_pids, questions, per_second, connections, seed)
         self._child = Child(_ask_until_told, plan)
         self._report: Report | None = None
 
@@ -139,14 +145,6 @@ def _note(curve: list[tuple[int, int]], now: int, value: int) -> None:
         curve.append((now, value))
 
 
-class _Open(NamedTuple):
-    agent: int
-    question: int
-    key: str
-    asked_at: int
-    sent_at: int
-
-
 class _Line:
     """One connection."""
 
@@ -159,6 +157,14 @@ class _Line:
         self.has_ended = False
 
 
+class _Open(NamedTuple):
+    line: _Line
+    question: int
+    key: str
+    asked_at: int
+    sent_at: int
+
+
 class _Asker:
     def __init__(self, plan: Plan, pipe: Connection) -> None:
         self._plan = plan
@@ -169,7 +175,12 @@ class _Asker:
         self._watches: dict[int, int] = {}  # of a message id the agent that was asked for its stats
         self._watched_at = 0
         self._last_msgid = 0
-        self._report = Report(plan.questions, starvation=[[] for _ in plan.pids], watched=[[] for _ in plan.pids])
+        self._report = Report(
+            plan.questions,
+            starvation=[[] for _ in plan.pids],
+            server_starvation=[[] for _ in plan.server_pids],
+            watched=[[] for _ in plan.pids],
+        )
         self._poll = select.epoll()
         self._lines: dict[int, _Line] = {}
         for agent, path in enumerate(plan.paths):
@@ -178,7 +189,11 @@ class _Asker:
                 self._lines[line.socket.fileno()] = line
                 self._poll.register(line.socket.fileno(), select.EPOLLIN)
         self._poll.register(pipe.fileno(), select.EPOLLIN)
-        self._schedstats = [os.open(f"/proc/{pid}/schedstat", os.O_RDONLY) for pid in plan.pids]
+        curves = [*self._report.starvation, *self._report.server_starvation]
+        self._schedstats = [
+            (os.open(f"/proc/{pid}/schedstat", os.O_RDONLY), curve)
+            for pid, curve in zip([*plan.pids, *plan.server_pids], curves, strict=True)
+        ]
         self._machine = os.open("/proc/stat", os.O_RDONLY)
         self._starvation_looked_at = 0
         self._looked_at = 0
@@ -223,19 +238,24 @@ class _Asker:
         data = msgpack.packb([0, self._last_msgid, "allow", [asked.limit, key, 1, *options]])
         asked_at = time.monotonic_ns()
         try:
-            sent = line.socket.send(data)
+            line.socket.sendall(data)  # a message so small goes as a whole, or not at all
+        except BlockingIOError:
+            self._report.not_sent += 1
+            return None
         except OSError as problem:
             return self._end(line, f"a query could not be sent: {problem!r}")
-        self._open[self._last_msgid] = _Open(line.agent, question, key, asked_at, time.monotonic_ns())
-        if sent < len(data):
-            self._end(line, "the agent reads too slowly")
+        self._open[self._last_msgid] = _Open(line, question, key, asked_at, time.monotonic_ns())
+        return None
 
     def _watch(self, now: int) -> None:
         self._watched_at = now
         for agent, line in {line.agent: line for line in self._lines.values() if not line.has_ended}.items():
             self._last_msgid += 1
             self._watches[self._last_msgid] = agent
-            line.socket.send(msgpack.packb([0, self._last_msgid, "stats", []]))
+            try:
+                line.socket.sendall(msgpack.packb([0, self._last_msgid, "stats", []]))
+            except OSError:
+                del self._watches[self._last_msgid]  # the next query says what is wrong
 
     # Looking
 
@@ -274,23 +294,23 @@ class _Asker:
                 self._report.watched[line.agent].append(watched)
                 continue
             asked = self._open.pop(msgid, None)
-            if kind != 1 or asked is None or asked.agent != line.agent:
+            if kind != 1 or asked is None or asked.line is not line:
                 self._report.problems.append(f"msgid {msgid} was answered again, or was never asked")
             elif error is not None:
                 self._report.problems.append(f"an error was answered: {error}")
             else:
                 times = asked.asked_at, asked.sent_at, max(not_before, asked.sent_at), seen_at
                 what = result[0], result[5], result[6]
-                self._report.samples.append(Sample(asked.agent, asked.question, asked.key, *times, *what))
+                self._report.samples.append(Sample(line.agent, asked.question, asked.key, *times, *what))
 
     def _look_at_starvation(self) -> None:
         """The second number of schedstat: ns that the main thread was runnable and did not run."""
         now = self._starvation_looked_at = time.monotonic_ns()
-        for file, known in zip(self._schedstats, self._report.starvation, strict=True):
+        for file, curve in self._schedstats:
             try:
-                _note(known, now, int(os.pread(file, 100, 0).split()[1]))
+                _note(curve, now, int(os.pread(file, 100, 0).split()[1]))
             except OSError:
-                continue  # the agent has ended, which its connections tell
+                continue  # it has ended, which connections tell
         _note(self._report.steal, now, int(os.pread(self._machine, 200, 0).split()[8]) * _TICK_NS)
 
     def _give_up_lost(self, now: int) -> None:
@@ -309,4 +329,7 @@ class _Asker:
     def _end(self, line: _Line, problem: str) -> None:
         line.has_ended = True
         self._poll.unregister(line.socket.fileno())
-        self._report.problems.append(problem)
+        lost = [msgid for msgid, asked in self._open.items() if asked.line is line]
+        for msgid in lost:
+            del self._open[msgid]
+        self._report.problems.append(f"{problem}, with {len(lost)} queries open")

@@ -48,6 +48,15 @@ def lag_of_loop(report: Report, agent: int, moment: int) -> int:
     return max(turns, default=0)
 
 
+def _under_way(curve: Sequence[tuple[int, int]], moment: int) -> int:
+    """For how long a wait had lasted by then that ended later: a wait is in the curve when it ends."""
+    place = bisect_right(curve, (moment, 1 << 62))
+    if not 0 < place < len(curve):
+        return 0
+    began = curve[place][0] - (curve[place][1] - curve[place - 1][1])
+    return max(moment - began, 0)
+
+
 @dataclass(frozen=True)
 class Times:
     queries: int
@@ -58,6 +67,7 @@ class Times:
     latest_ms: float  # behind the deadline, with that taken off; negative when all were in time
     beyond_lag: int  # later than 5 ms and the lag that the agent has recorded
     blind_ms: float  # the longest time for which the client did not look
+    not_sent: int  # queries for which the kernel had no room: the agent did not read
 
     def __str__(self) -> str:
         late = f"{self.late_of_agent} late"
@@ -66,6 +76,7 @@ class Times:
         return (
             f"{self.queries} queries, p50 {self.median_ms:.1f} ms, p99 {self.p99_ms:.1f} ms, {late}, "
             f"latest {self.latest_ms:+.1f} ms, blind {self.blind_ms:.0f} ms"
+            + (f", {self.not_sent} not sent" if self.not_sent else "")
         )
 
 
@@ -92,6 +103,7 @@ def times_of(report: Report) -> Times:
         latest_ms=latest / 1e6,
         beyond_lag=beyond_lag,
         blind_ms=report.longest_blindness / 1e6,
+        not_sent=report.not_sent,
     )
 
 
@@ -196,6 +208,16 @@ def first_answer_of_store(samples: Iterable[Sample], since: int) -> float:
     return (first - since) / 1e9
 
 
-def share_of_store(samples: Sequence[Sample]) -> float:
-    demand(len(samples) > 0, "nothing was asked in that time")
-    return sum(sample.source == "store" for sample in samples) / len(samples)
+def share_of_store(report: Report, samples: Iterable[Sample]) -> float:
+    """Of the answers to those, without the queries for half of whose time agent or servers were kept from running."""
+    judged = [sample for sample in samples if not _was_held_up(report, sample)]
+    demand(len(judged) > 100, f"only {len(judged)} queries met nobody who wanted for a processor")
+    return sum(sample.source == "store" for sample in judged) / len(judged)
+
+
+def _was_held_up(report: Report, sample: Sample) -> bool:
+    window = sample.asked_at, sample.seen_at + _CURVE_STEP_NS
+    waited = starved(report, sample)
+    for curve in report.server_starvation:
+        waited += grown(curve, *window) + _under_way(curve, window[1])
+    return waited > report.questions[sample.question].deadline * 1e9 / 2

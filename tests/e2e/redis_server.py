@@ -84,6 +84,10 @@ class RedisServer:
         self._planted: set[bytes] = set()
 
     @property
+    def pid(self) -> int:
+        return self._running().pid
+
+    @property
     def url(self) -> str:
         credentials = f":{self._password}@" if self._password else ""
         return f"redis://{credentials}127.0.0.1:{self.port}"
