@@ -123,28 +123,37 @@ def _owners(agent: Agent, servers: dict[str, RedisServer]) -> dict[str, str]:
     return {key.rsplit(b":", 1)[1].decode(): name for name, server in servers.items() for key in server.keys()}
 
 
+_ENDS = ["killed", "emptied", "demoted"]
+
+
 @scenario
 def restarts(scene: Scene) -> Figures:
-    """Redis is killed and comes back again and again, with its data or without."""
+    """Redis is killed and comes back, with its data or without, or is a replica for a while; again and again."""
     redis = scene.redis("--appendonly", "yes", "--appendfsync", "everysec")
     agent = scene.agent(redis_table(redis.url), _LIMITS)
     scene.wait_until_up(agent)
     losses: list[int] = []
     returns: list[int] = []
-    # Both kinds, whatever the dice say.
-    kinds = [True, False]
-    scene.dice.shuffle(kinds)
+    kinds: list[str] = []
     with scene.traffic([agent], _QUESTIONS) as traffic:
         begin = moments()
-        while kinds or moments() < begin + scene.seconds * 1e9:
+        while kinds or not returns or moments() < begin + scene.seconds * 1e9:
+            if not kinds:
+                kinds = scene.dice.sample(_ENDS, len(_ENDS))
             time.sleep(scene.dice.uniform(0.3, 0.8))
-            keeps_data = kinds.pop() if kinds else scene.dice.random() < 0.5
-            redis.kill()
-            if not keeps_data:
+            how = kinds.pop()
+            if how == "demoted":
+                redis.call("REPLICAOF", "127.0.0.1", 1)  # nobody is there, so that it keeps its data
+            else:
+                redis.kill()
+            if how == "emptied":
                 losses.append(moments())
                 shutil.rmtree(redis.directory / "appendonlydir")
             time.sleep(scene.dice.uniform(0.1, 0.8))
-            redis.start()
+            if how == "demoted":
+                redis.call("REPLICAOF", "NO", "ONE")
+            else:
+                redis.start()
             returns.append(moments())
         scene.let_come_back(agent, limit="counted")
         report = traffic.finish()
@@ -158,7 +167,7 @@ def restarts(scene: Scene) -> Figures:
     last = Report(report.questions, [s for s in report.samples if not losses or s.asked_at > losses[-1]])
     lost = _check_counted(last, [redis])
     return (
-        f"{times}; {len(returns)} restarts, {len(losses)} without data, back after at most {back:.2f} s, "
+        f"{times}; {len(returns)} times gone, {len(losses)} of them with its data lost, back after at most {back:.2f} s, "
         f"{lost} charged to nobody"
     )
 

@@ -189,10 +189,13 @@ def _has_waited_in_vain(report: Report, sample: Sample) -> bool:
     return sample.verdict == "unavailable" and sample.seen_at - sample.asked_at > 0.9e9 * deadline
 
 
-def check_exact(report: Report, samples: Iterable[Sample], limit: Bucket, agents: Fleet) -> float:
-    """Never more than burst + rate * T. Returns the most that it was beyond that; negative when it was less."""
+def check_exact(
+    report: Report, samples: Iterable[Sample], limit: Bucket, agents: Fleet, *, stated_loss: float = 0.0
+) -> float:
+    """Never more than burst + rate * T, and what is stated to have been lost, in permits of each key. Returns the most
+    that it was beyond the former; negative when it was less."""
     beyond = most_beyond(report, samples, limit.burst, limit.rate, agents.given_back)
-    allowed = limit.rate * agents.clock_error + 1e-6
+    allowed = limit.rate * agents.clock_error + stated_loss + 1e-6
     demand(beyond <= allowed, f"{beyond:.2f} permits more than burst + rate * T were granted: {agents}")
     return beyond
 
