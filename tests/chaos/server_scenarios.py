@@ -7,66 +7,15 @@ import shutil
 import time
 from collections.abc import Sequence
 
+from counted import LIMITS, QUESTIONS, TIGHT, check_counted
 from daemon import Agent
 from fault_proxy import MOODS
 from redis_server import RedisServer
 from scenario import BACK_SECONDS, RECONNECT_MAX, Figures, Scene, attempts_allowed, moments, redis_table, scenario
-from traffic import Question, Report, Sample
-from verdict import (
-    Bucket,
-    check_answers,
-    check_exact,
-    demand,
-    first_answer_of_store,
-    fleet,
-    granted,
-    share_of_store,
-)
+from traffic import Report, Sample
+from verdict import check_answers, check_exact, demand, first_answer_of_store, fleet, share_of_store
 
-_DEADLINE = 0.05  # seconds
-_TIGHT = Bucket(burst=20, rate=10)
-# Refills so slowly that what Redis holds is what was charged.
-_COUNTED_BURST = 1900
-_LIMITS = f"""
-[limits.tight]
-rate = "{_TIGHT.rate}/s"
-burst = {_TIGHT.burst}
-on_failure = "deny"
-deadline = "{_DEADLINE * 1000:.0f}ms"
-
-[limits.counted]
-rate = "1/5h"
-burst = {_COUNTED_BURST}
-on_failure = "deny"
-deadline = "{_DEADLINE * 1000:.0f}ms"
-"""
-_COUNTED_KEYS = [f"counted{number}" for number in range(400)]
-_TIGHT_KEYS = [f"tight{number}" for number in range(6)]
-_QUESTIONS = [Question("counted", _COUNTED_KEYS, _DEADLINE, 2.0), Question("tight", _TIGHT_KEYS, _DEADLINE)]
 _ROOM_BYTES = 8 << 20  # by which the agent may grow: what it knows of keys, and what queues up meanwhile
-
-
-def _charged(servers: Sequence[RedisServer]) -> dict[str, int]:
-    """What the servers hold of the counted keys."""
-    found = {}
-    for server in servers:
-        for key in server.keys():
-            name = key.rsplit(b":", 1)[1].decode()
-            if name.startswith("counted"):
-                found[name] = server.bucket(key).permits_used
-    return found
-
-
-def _check_counted(report: Report, servers: Sequence[RedisServer]) -> int:
-    """Redis knows of every grant. Returns how many it charged beside: those of calls that were lost."""
-    charged = _charged(servers)
-    grants = dict.fromkeys(charged, 0)
-    for sample in granted(report.of("counted")):
-        demand(sample.key in charged, f"{sample.key} was granted, and Redis does not know it")
-        grants[sample.key] += 1
-    for key, count in grants.items():
-        demand(count <= charged[key], f"{key} was granted {count} times, and charged {charged[key]} times")
-    return sum(charged.values()) - sum(grants.values())
 
 
 @scenario
@@ -74,12 +23,12 @@ def stopped_shard(scene: Scene) -> Figures:
     """One of three shards is stopped for a while: the others' keys do not notice."""
     names = ["a", "b", "c"]
     servers = {name: scene.redis() for name in names}
-    agent = scene.agent(redis_table(**{name: server.url for name, server in servers.items()}), _LIMITS)
+    agent = scene.agent(redis_table(**{name: server.url for name, server in servers.items()}), LIMITS)
     scene.wait_until_up(agent)
     owners = _owners(agent, servers)
     stopped = scene.dice.choice(names)
     others = [server for name, server in servers.items() if name != stopped]
-    with scene.traffic([agent], _QUESTIONS, others) as traffic:
+    with scene.traffic([agent], QUESTIONS, others) as traffic:
         time.sleep(1.0)
         before = agent.metric("redis_connection_attempts_total")
         memory = largest = agent.resident_bytes()
@@ -106,8 +55,8 @@ def stopped_shard(scene: Scene) -> Figures:
     grown = largest - memory
     demand(grown < _ROOM_BYTES, f"the agent grew by {grown >> 10} KiB")
     demand(attempts <= attempts_allowed(scene.seconds), f"{attempts:.0f} attempts to connect in {scene.seconds:g} s")
-    _check_counted(report, list(servers.values()))
-    check_exact(report, report.of("tight"), _TIGHT, fleet(report, [agent]))
+    check_counted(report, list(servers.values()))
+    check_exact(report, report.of("tight"), TIGHT, fleet(report, [agent]))
     return (
         f"{times}; others' keys {share:.2%} from the store, {attempts / scene.seconds:.1f} attempts/s, "
         f"RSS +{grown >> 10} KiB, back after {back:.2f} s"
@@ -117,7 +66,7 @@ def stopped_shard(scene: Scene) -> Figures:
 def _owners(agent: Agent, servers: dict[str, RedisServer]) -> dict[str, str]:
     """Of each key the server that keeps it."""
     with agent.connect() as client:
-        for question in _QUESTIONS:
+        for question in QUESTIONS:
             for key in question.keys:
                 client.allow(question.limit, key, 1, deadline_us=5_000_000)
     return {key.rsplit(b":", 1)[1].decode(): name for name, server in servers.items() for key in server.keys()}
@@ -130,12 +79,12 @@ _ENDS = ["killed", "emptied", "demoted"]
 def restarts(scene: Scene) -> Figures:
     """Redis is killed and comes back, with its data or without, or is a replica for a while; again and again."""
     redis = scene.redis("--appendonly", "yes", "--appendfsync", "everysec")
-    agent = scene.agent(redis_table(redis.url), _LIMITS)
+    agent = scene.agent(redis_table(redis.url), LIMITS)
     scene.wait_until_up(agent)
     losses: list[int] = []
     returns: list[int] = []
     kinds: list[str] = []
-    with scene.traffic([agent], _QUESTIONS) as traffic:
+    with scene.traffic([agent], QUESTIONS) as traffic:
         begin = moments()
         while kinds or not returns or moments() < begin + scene.seconds * 1e9:
             if not kinds:
@@ -163,9 +112,9 @@ def restarts(scene: Scene) -> Figures:
     demand(back < BACK_SECONDS, f"the store answered again after {back:.2f} s")
     told = fleet(report, [agent])
     for part in _between(report.of("tight"), losses):
-        check_exact(report, part, _TIGHT, told)
+        check_exact(report, part, TIGHT, told)
     last = Report(report.questions, [s for s in report.samples if not losses or s.asked_at > losses[-1]])
-    lost = _check_counted(last, [redis])
+    lost = check_counted(last, [redis])
     return (
         f"{times}; {len(returns)} times gone, {len(losses)} of them with its data lost, back after at most {back:.2f} s, "
         f"{lost} charged to nobody"
@@ -186,11 +135,11 @@ def proxy(scene: Scene) -> Figures:
     """What stands between agent and Redis misbehaves in every way, in random order."""
     redis = scene.redis()
     between = scene.proxy(redis)
-    agent = scene.agent(redis_table(between.url), _LIMITS)
+    agent = scene.agent(redis_table(between.url), LIMITS)
     scene.wait_until_up(agent)
     moods: list[str] = []
     met = 0
-    with scene.traffic([agent], _QUESTIONS) as traffic:
+    with scene.traffic([agent], QUESTIONS) as traffic:
         begin = moments()
         while moods or met < len(MOODS) or moments() < begin + scene.seconds * 1e9:
             if not moods:
@@ -215,9 +164,9 @@ def proxy(scene: Scene) -> Figures:
     between.reset_all()
     scene.wait_until_up(agent)
     scene.wait_until_settled(agent)
-    lost = _check_counted(report, [redis])
+    lost = check_counted(report, [redis])
     told = fleet(report, [agent])
-    beyond = check_exact(report, report.of("tight"), _TIGHT, told)
+    beyond = check_exact(report, report.of("tight"), TIGHT, told)
     return (
         f"{times}; {met} moods, {len(attempts)} connections, {told.given_back} given back, {lost} charged to nobody, "
         f"never more than {beyond:+.2f} permits beyond the limit, back after {back:.2f} s"
