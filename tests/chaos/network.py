@@ -71,7 +71,7 @@ class Wire:
     def with_resolver(self, address: str, directory: Path) -> list[str]:
         """Like `near`, for a process that asks that name server and no other."""
         config = directory / "resolv.conf"
-        config.write_text(f"nameserver {address}\n")
+        config.write_text(f"nameserver {address}\noptions timeout:30 attempts:5\n")
         script = f'mount --bind {config} /etc/resolv.conf && exec "$@"'
         within = [*self.near, "unshare", "--mount", "sh", "-c", script, "sh"]
         try:
