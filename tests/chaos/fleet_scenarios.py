@@ -46,7 +46,7 @@ def reconnect_herd(scene: Scene) -> Figures:
     tenths = Counter(int(seconds / _DEFAULT_RECONNECT_MAX * 10) for seconds in came)
     fullest = max(tenths.values())
     # With a wait chosen evenly up to the bound a fifth of them comes in the first tenth, and less in any other.
-    demand(fullest <= _AGENTS / 3, f"{fullest} of {_AGENTS} came within {_DEFAULT_RECONNECT_MAX / 10:g} s: {came}")
+    demand(fullest <= 0.4 * _AGENTS, f"{fullest} of {_AGENTS} came within {_DEFAULT_RECONNECT_MAX / 10:g} s: {came}")
     middle = came[_AGENTS * 9 // 10] - came[_AGENTS // 10]
     demand(middle >= 0.3 * _DEFAULT_RECONNECT_MAX, f"four fifths came within {middle:.2f} s: {came}")
     demand(came[-1] <= _DEFAULT_RECONNECT_MAX + 0.5, f"the last came after {came[-1]:.2f} s")

@@ -56,7 +56,7 @@ def _arguments(names: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("scenario", nargs="*", help=f"of {', '.join(names)}; all unless some are named")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--seconds", type=float, default=5.0, help="how long the faults of each scenario go on")
+    parser.add_argument("--seconds", type=float, default=3.0, help="how long the faults of each scenario go on")
     parser.add_argument("--rounds", type=int, default=1, help="how often, with the next seed each time")
     parser.add_argument("--verbose", action="store_true", help="tell where a broken promise was noticed, and what the agents logged")
     arguments = parser.parse_args()
