@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Two limits to be asked about: one so tight that it is always drained, and one so slow that Redis holds every charge."""
+"""Two limits to be asked about: one so tight that it is always drained, one so slow that Redis holds every charge."""
 
 from __future__ import annotations
 

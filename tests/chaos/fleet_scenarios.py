@@ -24,7 +24,7 @@ _FAKETIME = sorted(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"))
 def reconnect_herd(scene: Scene) -> Figures:
     """64 agents lose their Redis and find it again: they do not come back as one."""
     redis = scene.redis()
-    between = scene.proxy(redis)
+    between = scene.proxy(redis.port)
     table = redis_table(between.url, reconnect_max=_DEFAULT_RECONNECT_MAX)
     limits = '[limits.api]\nrate = "1/s"'
     agents = [scene.agent(table, limits, agent="max_keys = 1024", wait=False) for _ in range(_AGENTS)]
@@ -53,9 +53,9 @@ def reconnect_herd(scene: Scene) -> Figures:
     rate = refused / outage / _AGENTS
     first = sum(entry.at - lost_at < 1e8 for entry in accepted)
     return (
-        f"{_AGENTS} agents came back after {came[0]:.2f} to {came[-1]:.2f} s, four fifths of them within {middle:.2f} s, "
-        f"at most {fullest} in {_DEFAULT_RECONNECT_MAX / 10:g} s; in {outage:g} s without Redis {rate:.1f} attempts/s each, "
-        f"{first} at once"
+        f"{_AGENTS} agents came after {came[0]:.2f} to {came[-1]:.2f} s, four fifths of them within {middle:.2f} s, "
+        f"at most {fullest} in {_DEFAULT_RECONNECT_MAX / 10:g} s; "
+        f"in {outage:g} s without Redis {rate:.1f} attempts/s each, {first} at once"
     )
 
 

@@ -58,7 +58,10 @@ def cut_link(scene: Scene) -> Figures:
     slowest = max(first_answer_of_store(report.samples, back) for back in backs)
     demand(slowest < BACK_SECONDS, f"the store answered again after {slowest:.2f} s")
     demand(attempts <= attempts_allowed(seconds), f"{attempts:.0f} attempts to connect in {seconds:.1f} s")
-    return f"{times}; cut {', '.join(cuts)}, {unavailable} answered by the policy, {attempts:.0f} attempts, back after at most {slowest:.2f} s"
+    return (
+        f"{times}; cut {', '.join(cuts)}, {unavailable} answered by the policy, {attempts:.0f} attempts, "
+        f"back after at most {slowest:.2f} s"
+    )
 
 
 @scenario

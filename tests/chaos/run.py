@@ -25,6 +25,7 @@ sys.path[:0] = [str(_HERE), str(_HERE.parent / "e2e")]
 # Each adds its own to the table.
 import fleet_scenarios  # noqa: E402, F401
 import network_scenarios  # noqa: E402, F401
+import proxy_scenarios  # noqa: E402, F401
 import server_scenarios  # noqa: E402, F401
 from scenario import SCENARIOS, Scene, Skipped  # noqa: E402
 
@@ -58,7 +59,9 @@ def _arguments(names: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=3.0, help="how long the faults of each scenario go on")
     parser.add_argument("--rounds", type=int, default=1, help="how often, with the next seed each time")
-    parser.add_argument("--verbose", action="store_true", help="tell where a broken promise was noticed, and what the agents logged")
+    parser.add_argument(
+        "--verbose", action="store_true", help="tell where a broken promise was noticed, and what the agents logged"
+    )
     arguments = parser.parse_args()
     if unknown := set(arguments.scenario) - set(names):
         parser.error(f"no such scenario: {', '.join(sorted(unknown))}")

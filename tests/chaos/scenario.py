@@ -69,8 +69,8 @@ class Scene:
         server.start()
         return server
 
-    def proxy(self, upstream: RedisServer) -> Proxy:
-        proxy = Proxy(upstream.port, self.seed)
+    def proxy(self, upstream_port: int) -> Proxy:
+        proxy = Proxy(upstream_port, self.seed)
         self.own(proxy.close)
         return proxy
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Servers that stop, die, come back with and without what they knew, and a proxy that does worse."""
+"""Servers that stop, die, and come back with and without what they knew."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from collections.abc import Sequence
 
 from counted import LIMITS, QUESTIONS, TIGHT, check_counted
 from daemon import Agent
-from fault_proxy import MOODS
 from redis_server import RedisServer
-from scenario import BACK_SECONDS, RECONNECT_MAX, Figures, Scene, attempts_allowed, moments, redis_table, scenario
+from scenario import BACK_SECONDS, Figures, Scene, attempts_allowed, moments, redis_table, scenario
 from traffic import Report, Sample
 from verdict import check_answers, check_exact, demand, first_answer_of_store, fleet, share_of_store
 
@@ -118,8 +117,8 @@ def restarts(scene: Scene) -> Figures:
     last = Report(report.questions, [s for s in report.samples if not losses or s.asked_at > losses[-1]])
     lost = check_counted(last, [redis])
     return (
-        f"{times}; {len(returns)} times gone, {len(losses)} of them with its data lost, back after at most {back:.2f} s, "
-        f"{lost} charged to nobody"
+        f"{times}; {len(returns)} times gone, {len(losses)} of them with its data lost, "
+        f"back after at most {back:.2f} s, {lost} charged to nobody"
     )
 
 
@@ -130,54 +129,3 @@ def _between(samples: Sequence[Sample], losses: Sequence[int]) -> list[list[Samp
         [sample for sample in samples if begin < sample.asked_at <= end]
         for begin, end in zip(edges, edges[1:], strict=False)
     ]
-
-
-@scenario
-def proxy(scene: Scene) -> Figures:
-    """What stands between agent and Redis misbehaves in every way, in random order."""
-    redis = scene.redis()
-    between = scene.proxy(redis)
-    agent = scene.agent(redis_table(between.url), LIMITS)
-    scene.wait_until_up(agent)
-    moods: list[str] = []
-    met = 0
-    with scene.traffic([agent], QUESTIONS) as traffic:
-        begin = moments()
-        while moods or met < len(MOODS) or moments() < begin + scene.seconds * 1e9:
-            if not moods:
-                moods = scene.dice.sample(sorted(MOODS), len(MOODS))
-            # Some meet a connection that works, some the attempts to get one.
-            if scene.dice.random() < 0.5:
-                between.set_mood("pass")
-                time.sleep(2 * RECONNECT_MAX)
-            between.set_mood(moods.pop())
-            met += 1
-            time.sleep(scene.dice.uniform(0.15, 0.5))
-        faults_end = moments()
-        between.set_mood("pass")
-        scene.let_come_back(agent, limit="counted")
-        report = traffic.finish()
-    times = check_answers(report)
-    back = first_answer_of_store(report.samples, faults_end)
-    demand(back < BACK_SECONDS, f"the store answered again after {back:.2f} s")
-    attempts = [accepted.at for accepted in between.accepted()]
-    _check_attempts(attempts)
-    # The agent listens for half a minute to a connection that owes it answers, which this proxy has thrown away.
-    between.reset_all()
-    scene.wait_until_up(agent)
-    scene.wait_until_settled(agent)
-    lost = check_counted(report, [redis])
-    told = fleet(report, [agent])
-    beyond = check_exact(report, report.of("tight"), TIGHT, told)
-    return (
-        f"{times}; {met} moods, {len(attempts)} connections, {told.given_back} given back, {lost} charged to nobody, "
-        f"never more than {beyond:+.2f} permits beyond the limit, back after {back:.2f} s"
-    )
-
-
-def _check_attempts(attempts: Sequence[int]) -> None:
-    """In every interval, as a server sees them: no more than are allowed."""
-    for place, begin in enumerate(attempts):
-        for count, end in enumerate(attempts[place:], start=1):
-            seconds = (end - begin) / 1e9
-            demand(count <= attempts_allowed(seconds), f"{count} connections within {seconds:.2f} s")

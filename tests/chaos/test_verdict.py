@@ -32,7 +32,8 @@ def sample(asked: float, took: float, *, blind: float = 0.0, source: str = "stor
 
 def report(*others: Sample, prompt: int = 20_000) -> Report:
     samples = [sample(number, 1) for number in range(prompt)]
-    return Report([Question("api", ["k"], DEADLINE_MS / 1000)], [*samples, *others], starvation=[[(0, 0)]], watched=[[]])
+    questions = [Question("api", ["k"], DEADLINE_MS / 1000)]
+    return Report(questions, [*samples, *others], starvation=[[(0, 0)]], watched=[[]])
 
 
 def late(count: int) -> list[Sample]:
