@@ -122,9 +122,6 @@ class RedisServer:
         self._process = None
         self._is_paused = False
 
-    def is_running(self) -> bool:
-        return self._process is not None
-
     def close(self) -> None:
         if self._process is not None:
             self.kill()
