@@ -25,6 +25,7 @@ sys.path[:0] = [str(_HERE), str(_HERE.parent / "e2e")]
 # Each adds its own to the table.
 import fleet_scenarios  # noqa: E402, F401
 import network_scenarios  # noqa: E402, F401
+import outage_scenarios  # noqa: E402, F401
 import proxy_scenarios  # noqa: E402, F401
 import server_scenarios  # noqa: E402, F401
 from scenario import SCENARIOS, Scene, Skipped  # noqa: E402
