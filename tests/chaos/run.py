@@ -23,6 +23,7 @@ _HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(_HERE), str(_HERE.parent / "e2e")]
 
 # Each adds its own to the table.
+import cluster_scenarios  # noqa: E402, F401
 import fleet_scenarios  # noqa: E402, F401
 import network_scenarios  # noqa: E402, F401
 import outage_scenarios  # noqa: E402, F401
