@@ -28,6 +28,7 @@ import fleet_scenarios  # noqa: E402, F401
 import network_scenarios  # noqa: E402, F401
 import outage_scenarios  # noqa: E402, F401
 import proxy_scenarios  # noqa: E402, F401
+import sentinel_scenarios  # noqa: E402, F401
 import server_scenarios  # noqa: E402, F401
 from scenario import SCENARIOS, Scene, Skipped  # noqa: E402
 
