@@ -326,10 +326,15 @@ int run(int argc, char** argv) {
 int main(int argc, char** argv) {
   std::signal(SIGPIPE, SIG_IGN);  // a peer that has gone is an error of a write, not our end
   allowd::set_up_log();
+  int code = allowd::kFailed;
   try {
-    return allowd::run(argc, argv);
+    code = allowd::run(argc, argv);
   } catch (const std::exception& problem) {  // out of memory, mostly
     std::fprintf(stderr, "allowd: %s\n", problem.what());
-    return allowd::kFailed;
   }
+  if (allowd::loop::Loop::has_left_a_thread()) {
+    std::fflush(nullptr);
+    std::_Exit(code);  // the name server may take longer than whoever waits for this process
+  }
+  return code;
 }

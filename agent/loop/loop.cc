@@ -2,6 +2,7 @@
 #include "agent/loop/loop.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <ctime>
@@ -10,6 +11,9 @@
 
 namespace allowd::loop {
 namespace {
+
+// Of the process, as libuv's threads are.
+std::atomic<bool> has_left_thread = false;
 
 template <class Handle>
 void close_and_delete(Handle* handle) {
@@ -54,6 +58,8 @@ Loop::Loop()
   }
 }
 
+bool Loop::has_left_a_thread() { return has_left_thread.load(); }
+
 Loop::~Loop() {
   close_and_delete(turn_start_);
   close_and_delete(turn_end_);
@@ -65,8 +71,9 @@ Loop::~Loop() {
     if (uv_loop_close(raw()) == 0) return;
   }
   if (loop_->active_reqs.count > 0) {
-    // A thread of libuv's hangs in a name look-up; exiting does not wait for it, so it keeps its loop.
+    // A thread of libuv's hangs in a name look-up, for which the loop has to be there when it ends.
     static_cast<void>(loop_.release());
+    has_left_thread.store(true);
     return;
   }
   std::fputs("allowd: a handle was leaked\n", stderr);

@@ -51,6 +51,10 @@ class Loop {
   // The time at this very moment, for what has to be measured within a turn.
   [[nodiscard]] static SteadyTime exact_now();
 
+  // Whether a loop of this process ended while a thread of libuv's still hung in a name look-up. On the usual
+  // ways out of a process libuv waits for its threads; std::_Exit does not.
+  [[nodiscard]] static bool has_left_a_thread();
+
   // Runs at the end of every turn, in the order of registration, for as long as the loop lives.
   void at_turn_end(std::function<void()> work) { turn_end_work_.push_back(std::move(work)); }
   // Is told of every turn that anything happened in. One observer; set it before the loop runs.

@@ -12,7 +12,7 @@ import re
 import signal
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -183,11 +183,19 @@ class Rack:
         return self.start_command(["--config", str(config)], path, environment)
 
     def start_command(
-        self, arguments: list[str], path: Path, environment: Mapping[str, str] | None = None, *, wait: bool = True
+        self,
+        arguments: list[str],
+        path: Path,
+        environment: Mapping[str, str] | None = None,
+        *,
+        within: Sequence[str] = (),
+        wait: bool = True,
     ) -> Agent:
-        """Starts an agent with these arguments, which are expected to make it listen at `path`."""
+        """Starts an agent with these arguments, which are expected to make it listen at `path`; `within` is a
+        command that becomes the one behind it."""
         log = self.new_path(".log")
-        process = processes.start([program(), *arguments], log, {**_SANITIZER_OPTIONS, **(environment or {})})
+        command = [*within, program(), *arguments]
+        process = processes.start(command, log, {**_SANITIZER_OPTIONS, **(environment or {})})
         agent = Agent(process, path, path.with_suffix(".admin.sock"), log)
         self._agents.append(agent)
         if wait:

@@ -11,6 +11,7 @@ import shutil
 import signal
 import socket
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -64,23 +65,27 @@ return {page[1], found}
 
 
 class RedisServer:
-    """Not running until start()."""
+    """Not running until start(). `within` is a command that becomes the one behind it."""
 
     running: ClassVar[set[RedisServer]] = set()
 
-    def __init__(self, directory: Path, *options: str, password: str = "") -> None:
+    def __init__(self, directory: Path, *options: str, password: str = "", within: Sequence[str] = ()) -> None:
         program = shutil.which("redis-server")
         assert program, "redis-server is not installed"
         directory.mkdir()
         self.port = free_port()
         self.unix_path = directory / "redis.sock"
-        self._program = program
-        self._directory = directory
+        self._program = [*within, program]
+        self.directory = directory
         self._password = password
         self._options = [*options, *(["--requirepass", password] if password else [])]
         self._process: subprocess.Popen[bytes] | None = None
         self._is_paused = False
         self._planted: set[bytes] = set()
+
+    @property
+    def pid(self) -> int:
+        return self._running().pid
 
     @property
     def url(self) -> str:
@@ -96,9 +101,9 @@ class RedisServer:
 
     def start(self) -> None:
         where = ["--port", str(self.port), "--bind", "127.0.0.1", "--unixsocket", str(self.unix_path)]
-        files = ["--dir", str(self._directory), "--save", ""]
-        command = [self._program, *where, *files, *self._options]
-        self._process = processes.start(command, self._directory / "redis.log")
+        files = ["--dir", str(self.directory), "--save", ""]
+        command = [*self._program, *where, *files, *self._options]
+        self._process = processes.start(command, self.directory / "redis.log")
         self.running.add(self)
         processes.wait_until(self._answers, "redis-server answers")
 
@@ -179,7 +184,7 @@ class RedisServer:
 
     def _answers(self) -> bool:
         code = self._running().poll()
-        log = self._directory / "redis.log"
+        log = self.directory / "redis.log"
         assert code is None, f"redis-server ended with code {code}:\n{log.read_text(errors='replace')}"
         try:
             return bool(self.call("PING") == "PONG")
