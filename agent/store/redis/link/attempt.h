@@ -50,6 +50,8 @@ class Attempt {
   Attempt& operator=(const Attempt&) = delete;
 
   void start();
+  // Whether one of them was called.
+  [[nodiscard]] bool is_over() const { return is_over_; }
 
  private:
   void find_password(const RedisEndpoint& endpoint);

@@ -41,6 +41,8 @@ class Connection final : public loop::StreamEvents {
   Connection(const Connection&) = delete;
   Connection& operator=(const Connection&) = delete;
 
+  [[nodiscard]] const RedisEndpoint& endpoint() const { return endpoint_; }
+
   // What TLS rests on, for an endpoint that wants it. Not null then, and to be called before `open`.
   void set_tls(std::shared_ptr<TlsMaterial> material) { tls_material_ = std::move(material); }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 //
 // Where a server is found. Asked anew before every attempt to connect, since after a failover the answer may
-// be another one.
+// be another one; of some sources also while connected.
 #pragma once
 
 #include <functional>
@@ -23,8 +23,9 @@ class EndpointSource {
   virtual void find(Done done) = 0;
   // The answer is not wanted any more.
   virtual void forget() = 0;
-  // Whether what it finds has to say of itself that it may be written to, since the answer may be out of
-  // date.
+  // Whether it finds the master of servers that change roles. What it finds has to say of itself that it may
+  // be written to, since the answer may be out of date; and as one that was replaced may go on answering, the
+  // source is asked now and then whether another one is found.
   [[nodiscard]] virtual bool must_be_master() const { return false; }
   // For people: what it looks for, without passwords.
   [[nodiscard]] virtual std::string display() const = 0;

@@ -20,6 +20,7 @@ constexpr limiter::Micros kStalledAfter = seconds(1);
 constexpr limiter::Micros kStallCheckEvery = milliseconds(250);
 constexpr limiter::Micros kDrainFor = seconds(30);
 constexpr limiter::Micros kClockEvery = seconds(5);
+constexpr limiter::Micros kFollowEvery = seconds(1);
 constexpr limiter::Micros kRemindEvery = std::chrono::minutes(1);
 constexpr int kClockRounds = 3;
 // While a person has to change something.
@@ -43,6 +44,7 @@ Link::Link(loop::Loop& loop, Options options)
       stall_timer_(loop),
       drain_timer_(loop),
       renewal_timer_(loop),
+      follow_timer_(loop),
       watch_timer_(loop),
       reminder_timer_(loop) {}
 
@@ -69,7 +71,7 @@ void Link::begin_attempt() {
       [this](const Refusal& refusal) {
         if (!is_up_) return go_down(refusal);
         if (!std::exchange(is_renewal_failing_, true)) {
-          spdlog::warn("redis {}: the connection is too old and cannot be renewed: {}; it is kept meanwhile",
+          spdlog::warn("redis {}: the connection is to be replaced and cannot be: {}; it is kept meanwhile",
                        name_, refusal.why.message);
         }
         schedule_renewal(kRefusedMost);
@@ -127,6 +129,7 @@ void Link::come_up() {
     measure_clock();
     watch_for_stall();  // so that a server that hangs is noticed before a query has to wait for it
   });
+  if (options_.source->must_be_master()) schedule_following();
   if (on_up_) on_up_();
 }
 
@@ -170,6 +173,7 @@ void Link::go_down(const Refusal& refusal) {
   clock_timer_.stop();
   stall_timer_.stop();
   renewal_timer_.stop();
+  follow_timer_.stop();
   watch_timer_.stop();
   if (std::exchange(is_up_, false)) {
     down_since_ = loop_.now();
@@ -219,6 +223,26 @@ void Link::schedule_attempt(bool is_refused) {
 void Link::schedule_renewal(limiter::Micros about) {
   const limiter::Micros wait = random_between(about - about / 10, about + about / 10);
   renewal_timer_.once(std::max(wait, kBetweenAttempts), [this] { begin_attempt(); });
+}
+
+void Link::schedule_following() {
+  follow_timer_.once(random_between(kFollowEvery - kFollowEvery / 4, kFollowEvery + kFollowEvery / 4),
+                     [this] {
+                       schedule_following();
+                       follow();
+                     });
+}
+
+void Link::follow() {
+  if (attempt_ && !attempt_->is_over()) return;  // which asks the source itself
+  options_.source->find([this](Result<RedisEndpoint> found) {
+    if (!is_up_ || !found) return;
+    const RedisEndpoint& present = connection_->endpoint();
+    if (found->host == present.host && found->port == present.port) return;
+    spdlog::info("redis {}: moves from {} to {}", name_, present.display(), found->display());
+    // Never from inside the source's callback: the attempt asks the source again.
+    renewal_timer_.once(limiter::Micros{0}, [this] { begin_attempt(); });
+  });
 }
 
 void Link::reload_script() {
@@ -284,7 +308,8 @@ void Link::collect(std::vector<stats::Metric>& metrics) const {
                      "Connections given up because Redis did not answer for a second.",
                      number(stalls_total_)});
   metrics.push_back({"redis_renewals_total", Kind::counter,
-                     "Connections replaced because they had reached max_connection_age.",
+                     "Connections replaced because they had reached max_connection_age, or led to a "
+                     "master that was replaced.",
                      number(renewals_total_)});
   metrics.push_back({"redis_slow_replies_total", Kind::counter,
                      "Answers that took longer than half of agent.deadline, as of the last minute's end.",

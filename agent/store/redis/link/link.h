@@ -8,7 +8,8 @@
 //                times a second. Where the server refuses who we are or what we do, after 30 s to 60 s: only
 //                a person can change that.
 // Renewing       A connection older than `max_connection_age` is replaced by a new one, which is made ready
-//                first; what was asked on the old one is still answered there.
+//                first; what was asked on the old one is still answered there. So is one to a master that has
+//                been replaced, about a second after its source finds another.
 // A server that does not answer   After a second without an answer the link counts as down and connects
 //                anew, but keeps listening on the old connection for a while: what was sent there may still
 //                be decided, and a late grant has to be given back.
@@ -101,6 +102,9 @@ class Link {
   void go_down(const Refusal& refusal);
   void report_down(const Refusal& refusal);
   void schedule_attempt(bool is_refused);
+  // Moves to another server if the source finds one.
+  void schedule_following();
+  void follow();
   void schedule_renewal(limiter::Micros about);
   void measure_clock();
   // Listens on for what was asked there.
@@ -150,6 +154,7 @@ class Link {
   loop::Timer stall_timer_;
   loop::Timer drain_timer_;
   loop::Timer renewal_timer_;
+  loop::Timer follow_timer_;
   loop::Timer watch_timer_;
   loop::Timer reminder_timer_;
 };

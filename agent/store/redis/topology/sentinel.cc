@@ -40,7 +40,7 @@ SentinelSource::SentinelSource(loop::Loop& loop, SentinelGroup group, RedisEndpo
 SentinelSource::~SentinelSource() = default;
 
 void SentinelSource::find(Done done) {
-  forget();
+  if (done_) forget();
   done_ = std::move(done);
   asked_ = 0;
   ask_next();
@@ -50,9 +50,10 @@ void SentinelSource::forget() {
   step_.stop();
   ++generation_;
   password_file_.forget();
-  if (connection_) connection_->close({Error::Code::retry_later, "not wanted any more"});
   // Whoever asked has lost patience: not with the same one first again.
   if (std::exchange(done_, nullptr)) next_ = (next_ + 1) % group_.sentinels.size();
+  is_signed_in_ = false;
+  if (connection_) connection_->close({Error::Code::retry_later, "not wanted any more"});
 }
 
 void SentinelSource::ask_next() {
@@ -61,6 +62,7 @@ void SentinelSource::ask_next() {
   ++asked_;
   const std::uint64_t generation = ++generation_;
   step_.once(kPatience, [this] { move_on({Error::Code::retry_later, "no answer within 300 ms"}); });
+  if (is_signed_in_) return ask_for_master();
   RedisEndpoint sentinel = group_.sentinels[next_];
   if (sentinel.password_file.empty()) return open(sentinel);
   password_file_.read(sentinel.password_file,
@@ -73,14 +75,16 @@ void SentinelSource::ask_next() {
 }
 
 void SentinelSource::open(const RedisEndpoint& sentinel) {
-  connection_ =
-      std::make_unique<Connection>(loop_, sentinel, [this, generation = generation_](const Error& why) {
-        if (generation == generation_) move_on(why);
-      });
+  connection_ = std::make_unique<Connection>(loop_, sentinel, [this](const Error& why) {
+    is_signed_in_ = false;
+    if (done_) move_on(why);
+  });
   connection_->set_tls(tls_);
   connection_->open(addresses_, [this, sentinel] {
     sign_in(*connection_, sentinel.user, sentinel.password, [this](const std::optional<Refusal>& refusal) {
-      refusal ? move_on(refusal->why) : ask_for_master();
+      if (refusal) return move_on(refusal->why);
+      is_signed_in_ = true;
+      ask_for_master();
     });
   });
 }
@@ -106,6 +110,7 @@ void SentinelSource::on_master(const Reply& reply) {
 void SentinelSource::move_on(const Error& why) {
   ++generation_;
   password_file_.forget();
+  is_signed_in_ = false;
   why_not_ = Error(why).within(group_.sentinels[next_].display());
   next_ = (next_ + 1) % group_.sentinels.size();
   // Never from inside a callback of the connection: asking the next one destroys it.
@@ -115,7 +120,6 @@ void SentinelSource::move_on(const Error& why) {
 void SentinelSource::finish(Result<RedisEndpoint> found) {
   step_.stop();
   ++generation_;
-  if (connection_) connection_->close({Error::Code::retry_later, "answered"});
   if (const Done done = std::exchange(done_, nullptr)) done(std::move(found));
 }
 

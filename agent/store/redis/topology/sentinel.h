@@ -2,8 +2,8 @@
 //
 // Finds the master of a group of servers by asking its Sentinels, one after the other, as the Redis
 // documentation's "Guidelines for Redis clients with support for Redis Sentinel" has it: each has 300 ms to
-// answer, and the one that did is asked first the next time. What they say may be out of date: the link makes
-// sure, by ROLE, that it has a master, and asks anew if not.
+// answer, and the one that did is asked first the next time, on the same connection. What they say may be out
+// of date: the link makes sure, by ROLE, that it has a master, and asks anew if not.
 //
 // Ownership  May be destroyed at any time, though not from inside the callback of a `find`.
 #pragma once
@@ -54,9 +54,10 @@ class SentinelSource final : public EndpointSource {
   Done done_;             // null: nobody asks
   std::size_t next_ = 0;  // of the sentinels, whom to ask next
   std::size_t asked_ = 0;
-  std::uint64_t generation_ = 0;  // of what is under way; what comes of an older one is ignored
-  Error why_not_;                 // what the last one that was asked answered
-  std::unique_ptr<Connection> connection_;
+  std::uint64_t generation_ = 0;            // of what is under way; what comes of an older one is ignored
+  Error why_not_;                           // what the last one that was asked answered
+  std::unique_ptr<Connection> connection_;  // to sentinels[next_]
+  bool is_signed_in_ = false;               // and so can be asked at once
   loop::Timer step_;
 };
 
