@@ -450,7 +450,8 @@ def test_a_kind_of_limit_that_fails_beside_others_that_work_does_not_fill_the_lo
         for _ in range(200):
             assert client.allow("counter", "k")[5:7] == ("unavailable", "fallback")
             assert client.peek("token_bucket", "k")[5:7] == ("ok", "store")
-    assert agent.metric("redis_errors_total") == 200
+    # The transaction, then the script in its place; what a permission is wanting for is not asked again soon.
+    assert agent.metric("redis_errors_total") == 2
     assert 1 <= agent.log().count("counter fails") <= 2, "a line per change of state, not per query"
 
 

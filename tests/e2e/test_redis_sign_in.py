@@ -245,5 +245,5 @@ def test_an_old_connection_is_kept_while_no_new_one_can_be_had(rack: Rack, make_
     agent = start(rack, url_of(redis, "limiter@"), f'password_file = "{file}"', 'max_connection_age = "300ms"')
     wait_until_connected(agent)
     file.write_text("wrong")
-    wait_until(lambda: "cannot be renewed" in agent.log(), "it is logged")
+    wait_until(lambda: "is to be replaced and cannot be" in agent.log(), "it is logged")
     assert agent.allow("strict", "k").source == "store"
