@@ -218,7 +218,7 @@ def _check_none_refused(load: Load) -> None:
 def _miscounted(stage: Stage, agent: Server, prefix: str) -> int:
     """How far the store's count of a key that hardly refills is from the number of queries allowed."""
     exact = ("--limit", "exact", "--key-prefix", prefix, "--count", _EXACT_COUNT, "--first-reply")
-    allowed = sum(_allowed(stage.load(agent, *shape, *exact)) for shape in (_ONE_EACH, _MANY_EACH))
+    allowed = sum(all_allowed(stage.load(agent, *shape, *exact)) for shape in (_ONE_EACH, _MANY_EACH))
     decision = wire.ask_agent(agent.path, "peek", "exact", prefix + _FIRST_KEY)
     capacity, remaining, source = decision[1], decision[2], decision[6]
     if source != "store":
