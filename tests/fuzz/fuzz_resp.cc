@@ -76,7 +76,7 @@ void check_decision(const store::Answer& answer, std::int64_t most) {
 
 // The reply as an answer to CLUSTER SLOTS.
 void check_map(const redisReply& reply) {
-  const auto map = store::SlotMap::read(reply, "asked");
+  auto map = store::SlotMap::read(reply, "asked");
   if (!map) return;
   for (std::uint32_t slot = 0; slot < store::kSlots; slot += 127) {
     const store::NodeAddress* address = map->find(static_cast<std::uint16_t>(slot));
