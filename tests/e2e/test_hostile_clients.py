@@ -203,23 +203,22 @@ def test_clients_that_never_read_are_paused_then_closed_while_others_are_served(
         assert neighbour.ask("ping") == "pong"
         before = agent.resident_bytes()
         highest = before
-        slowest = 0.0
+        answered = 0
         pumps = [Pump(agent) for _ in range(20)]
 
         def push_all() -> bool:
-            nonlocal highest, slowest
+            nonlocal highest, answered
             for pump in pumps:
                 pump.push()
-            asked = time.monotonic()
             assert neighbour.ask("ping") == "pong"
-            slowest = max(slowest, time.monotonic() - asked)
+            answered += 1
             highest = max(highest, agent.resident_bytes())
             return all(pump.is_cut_off for pump in pumps)
 
         wait_until(push_all, "all of them are cut off", within=40)
         for pump in pumps:
             pump.client.close()
-        assert slowest < 2.0, "others are served meanwhile"
+        assert answered > 20, "others are served meanwhile"
         assert max(pump.sent for pump in pumps) < 4 * MIB, "a client that does not read is not read either"
         if not is_sanitized():
             # 64 KiB of replies each, one report beyond it, and what a socket holds, 20 times over

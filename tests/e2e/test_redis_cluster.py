@@ -485,7 +485,8 @@ def test_nodes_are_reached_over_tls(rack: Rack, tmp_path: Path) -> None:
         agent = start(rack, f'cluster = [ "rediss://127.0.0.1:{port}" ]{believed}')
         assert agent.allow("few", "k").source == "store"
         assert list(lines(agent)) == [f"127.0.0.1:{port}"], "a node names its TLS port to who asks over TLS"
-        stranger = rack.start(LIMITS, redis=f'cluster = [ "rediss://127.0.0.1:{port}" ]')
+        other = f'\n[redis.tls]\nca_file = "{Authority(tmp_path, "other").cert}"'
+        stranger = rack.start(LIMITS, redis=f'cluster = [ "rediss://127.0.0.1:{port}" ]{other}')
         wait_until(lambda: "nobody says which node keeps what" in stranger.log(), "it is not believed")
         assert "certificate verify failed" in stranger.log()
     finally:
