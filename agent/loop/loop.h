@@ -84,7 +84,7 @@ class Loop {
   // One buffer for all reads: libuv reads synchronously after asking for it. In front of the part that is
   // read into there is room to put an unfinished message of the same stream.
   static constexpr std::size_t kHeadroomBytes = 64 * 1024;
-  static constexpr std::size_t kReadBytes = 16 * 1024;
+  static constexpr std::size_t kReadBytes = 32 * 1024;
   [[nodiscard]] std::span<char> read_buffer() { return read_buffer_; }
 
  private:
