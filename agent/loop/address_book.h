@@ -56,7 +56,8 @@ class AddressBook {
     std::string name;
     std::uint16_t port;
     Resolver resolver;
-    bool is_looked_up = false;  // at present
+    bool is_looked_up = false;   // at present
+    bool has_timed_out = false;  // somebody lost patience with that look-up
     SteadyTime looked_up_at{};
     Resolver::Addresses known;  // what the last good look-up brought, the next to try in front
   };
