@@ -11,7 +11,8 @@ import shutil
 import signal
 import socket
 import subprocess
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -177,6 +178,25 @@ class RedisServer:
                         return found - planted
         except (OSError, RedisError):
             return set()
+
+    def hang(self) -> Callable[[], object]:
+        """Has it run a script without end, so that it answers BUSY; what is returned ends that."""
+        self.call("CONFIG", "SET", "busy-reply-threshold", "20")
+
+        def run() -> None:
+            try:
+                self.call("EVAL", "while true do end", 0)
+            except Exception:  # it is killed in the end, one way or the other
+                pass
+
+        thread = threading.Thread(target=run)
+        thread.start()
+
+        def end() -> None:
+            self.call("SCRIPT", "KILL")
+            thread.join()
+
+        return end
 
     def _running(self) -> subprocess.Popen[bytes]:
         assert self._process is not None, "redis-server is not running"

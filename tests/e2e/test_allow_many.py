@@ -9,7 +9,6 @@ from collections.abc import Iterator
 import pytest
 
 from daemon import Agent, Rack
-from processes import wait_until
 from redis_server import RedisServer
 from rpc import Decision
 
@@ -46,7 +45,7 @@ def agent(request: pytest.FixtureRequest, rack: Rack) -> Iterator[Agent]:
 def start(rack: Rack, redis: RedisServer) -> Agent:
     limits = LIMITS.replace("[agent]\n", "").replace('deadline = "5s"\n', "", 1).replace("\nrate", '\ndeadline = "5s"\nrate')
     agent = rack.start(limits, redis=redis.config())
-    wait_until(lambda: not agent.ask("info")["degraded"], "it has found its Redis")
+    agent.wait_for_redis()
     return agent
 
 

@@ -13,7 +13,7 @@ import pytest
 from daemon import ASK_ALWAYS, Agent, Rack
 from processes import wait_until
 from redis_server import RedisServer
-from test_redis_outages import with_a_script_that_hangs, with_little_memory
+from test_redis_outages import with_little_memory
 
 DEADLINE = 0.12  # seconds: five times that is less than the second after which a server counts as down
 LIMITS = """
@@ -66,7 +66,7 @@ def check_that_it_returns(agent: Agent) -> None:
     wait_until(lambda: agent.allow("strict", "k0").source == "store", "the store answers again")
     assert breaker_of(agent) == "closed"
     assert agent.metric("redis_breaker_open") == 0
-    wait_until(lambda: not agent.ask("info")["degraded"], "it says so")
+    agent.wait_for_redis()
 
 
 def test_a_redis_that_stops_is_not_waited_for(rack: Rack, redis: RedisServer) -> None:
@@ -106,7 +106,7 @@ def test_impatient_queries_open_nothing(rack: Rack, redis: RedisServer) -> None:
     check_that_it_returns(agent)
 
 
-@pytest.mark.parametrize("damage", [with_little_memory, with_a_script_that_hangs])
+@pytest.mark.parametrize("damage", [with_little_memory, RedisServer.hang])
 def test_a_redis_that_refuses_is_asked_by_probes_alone(
     rack: Rack, redis: RedisServer, damage: Callable[[RedisServer], Callable[[], None]]
 ) -> None:

@@ -9,7 +9,6 @@ from collections import Counter
 import pytest
 
 from daemon import ASK_ALWAYS, Agent, Rack, is_sanitized
-from processes import wait_until
 from redis_server import RedisServer
 from rpc import Client, Decision, request
 
@@ -30,7 +29,7 @@ OVERFLOW_LINE = "share its overflow bucket"
 
 def start(rack: Rack, redis: RedisServer | None, limits: str = LIMITS, more: str = "", agent: str = "") -> Agent:
     running = rack.start(limits, agent=agent, redis=redis.config() + more if redis else "")
-    wait_until(lambda: not running.ask("info")["degraded"], "it has found its Redis")
+    running.wait_for_redis()
     return running
 
 
@@ -176,7 +175,7 @@ def test_a_reload_changes_the_budget_and_keeps_what_is_used(rack: Rack, redis: R
     path = rack.new_path(".sock")
     config = rack.write_config(NARROW, path=path, redis=redis.config())
     agent = rack.start_command(["--config", str(config)], path)
-    wait_until(lambda: not agent.ask("info")["degraded"], "it has found its Redis")
+    agent.wait_for_redis()
     text = config.read_text()
 
     def reload(changed: str) -> None:

@@ -84,7 +84,7 @@ algorithm = "{algorithm}"
 
 def started(rack: Rack, limits: str, store: str, redis: RedisServer, **tables: str) -> Agent:
     agent = rack.start(limits, redis=redis.config() + ASK_ALWAYS if store == "redis" else "", **tables)
-    wait_until(lambda: not agent.ask("info")["degraded"], "it has found its store")
+    agent.wait_for_redis()
     return agent
 
 
@@ -330,7 +330,7 @@ def test_an_agent_in_shadow_refuses_nothing(
     limits = f'[limits.api]\nrate = "3/day"\nalgorithm = "{algorithm}"\n{PATIENT}'
     redis = shared_redis.config(prefix=f"shadow-{algorithm}") if store == "redis" else ""
     agent = rack.start(limits, agent="shadow = true", redis=redis)
-    wait_until(lambda: not agent.ask("info")["degraded"], "it has found its store")
+    agent.wait_for_redis()
     with agent.connect() as client:
         for limit in ("api", inline("mine", "3/day", algorithm=algorithm)):
             assert client.allow(limit, "k", 3)[:6:5] == (True, "ok")
@@ -530,7 +530,7 @@ def test_never_shows_what_is_left_where_that_is_known(client: Client, store: str
 def test_a_full_log_is_forgotten_as_a_whole(rack: Rack, store: str, shared_redis: RedisServer) -> None:
     limits = f'[limits.log]\nrate = "1000/day"\nalgorithm = "sliding_log"\nrefund = true\n{PATIENT}'
     agent = rack.start(limits, redis=shared_redis.config(prefix="full") if store == "redis" else "")
-    wait_until(lambda: not agent.ask("info")["degraded"], "it has found its store")
+    agent.wait_for_redis()
     with agent.connect() as client:
         for left in range(999, -1, -1):
             assert client.allow("log", "k").remaining == left

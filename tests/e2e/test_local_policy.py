@@ -50,7 +50,7 @@ def lose(agent: Agent, redis: RedisServer) -> None:
 
 
 def wait_until_back(agent: Agent) -> None:
-    wait_until(lambda: not agent.ask("info")["degraded"], "it has found it again")
+    agent.wait_for_redis()
 
 
 def test_what_was_used_without_redis_is_used(rack: Rack, make_redis: MakeRedis) -> None:

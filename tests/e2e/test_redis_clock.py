@@ -55,16 +55,12 @@ def start(rack: Rack, redis: RedisServer, clock: str, url: str = "", more: str =
     return rack.start(LIMITS, agent='deadline = "1s"', redis=lines + more)
 
 
-def wait_until_connected(agent: Agent) -> None:
-    wait_until(lambda: not agent.ask("info")["degraded"], "it has found its Redis")
-
-
 @pytest.mark.parametrize("limit", ["bucket", "odd", "tiers", "sliding", "log", "counter"])
 def test_scripts_that_ask_the_time_decide_as_others_do(rack: Rack, redis: RedisServer, limit: str) -> None:
     asking = start(rack, redis, "redis")
     told = start(rack, redis, "synced")
-    wait_until_connected(asking)
-    wait_until_connected(told)
+    asking.wait_for_redis()
+    told.wait_for_redis()
     # In turn on one key: one takes up where the other has left off.
     for _ in range(4):
         for agent in (asking, told):
@@ -80,7 +76,7 @@ def test_scripts_that_ask_the_time_decide_as_others_do(rack: Rack, redis: RedisS
 
 def test_the_time_is_asked_in_the_script_and_not_sent(rack: Rack, redis: RedisServer) -> None:
     agent = start(rack, redis, "redis")
-    wait_until_connected(agent)
+    agent.wait_for_redis()
 
     def calls(command: str) -> int:
         stats = redis.call("INFO", "commandstats").decode()
@@ -95,7 +91,7 @@ def test_the_time_is_asked_in_the_script_and_not_sent(rack: Rack, redis: RedisSe
 
 def test_what_a_script_says_of_its_time_holds_for_refusals_on_the_host(rack: Rack, redis: RedisServer) -> None:
     agent = start(rack, redis, "redis", more="")
-    wait_until_connected(agent)
+    agent.wait_for_redis()
     began = time.monotonic()
     granted = 0
     sources = set()
@@ -141,7 +137,7 @@ def test_a_server_an_hour_ahead_is_followed_or_not(rack: Rack, clock: str, ahead
 
     with FakeRedis(serve) as server:
         agent = rack.start(LIMITS, agent='deadline = "1s"', redis=f'{server.config}\nclock = "{clock}"' + ASK_ALWAYS)
-        wait_until_connected(agent)
+        agent.wait_for_redis()
         assert agent.allow("bucket", "k").source == "store"
         agent.stop()
     assert abs(told[0] - ahead) < 5, told

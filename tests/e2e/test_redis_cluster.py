@@ -95,7 +95,7 @@ def single(tmp_path: Path) -> Iterator[RedisCluster]:
 
 def start(rack: Rack, redis: str, limits: str = LIMITS) -> Agent:
     agent = rack.start(limits, redis=redis)
-    wait_until(lambda: not agent.ask("info")["degraded"], "it has found all nodes")
+    agent.wait_for_redis()
     return agent
 
 
@@ -169,7 +169,7 @@ def test_one_answer_is_enough_to_find_the_cluster(
 
 def test_a_single_node_of_a_cluster_says_what_to_configure(rack: Rack, cluster: RedisCluster) -> None:
     agent = rack.start(LIMITS, redis=f'url = "{cluster.masters[0].url}"')
-    wait_until(lambda: not agent.ask("info")["degraded"], "it is connected")
+    agent.wait_for_redis()
     with agent.connect() as client:
         sources = Counter(client.allow("few", f"k{number}").source for number in range(60))
         client.ask("allow_many", [["few", f"m{number}", 1] for number in range(20)])

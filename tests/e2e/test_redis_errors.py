@@ -4,7 +4,6 @@ What makes it a bad place for limits is warned of."""
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable
 
@@ -33,7 +32,7 @@ Repair = Callable[[], object]
 def start(rack: Rack, redis: RedisServer, url: str = "") -> Agent:
     lines = f'url = "{url}"\nreconnect_max = "250ms"' if url else redis.config()
     agent = rack.start(LIMITS, agent='deadline = "200ms"', redis=lines + ASK_ALWAYS)
-    wait_until(lambda: not agent.ask("info")["degraded"], "it has found its Redis")
+    agent.wait_for_redis()
     return agent
 
 
@@ -62,28 +61,9 @@ def unable_to_save(redis: RedisServer) -> Repair:
     return repair
 
 
-def busy(redis: RedisServer) -> Repair:
-    redis.call("CONFIG", "SET", "busy-reply-threshold", "20")
-
-    def hang() -> None:
-        try:
-            redis.call("EVAL", "while true do end", 0)
-        except Exception:  # it is killed in the end, one way or the other
-            pass
-
-    thread = threading.Thread(target=hang)
-    thread.start()
-
-    def repair() -> None:
-        redis.call("SCRIPT", "KILL")
-        thread.join()
-
-    return repair
-
-
 @pytest.mark.parametrize(
     ("damage", "kind"),
-    [(full, "no_memory"), (without_replicas, "cannot_persist"), (unable_to_save, "cannot_persist"), (busy, "busy")],
+    [(full, "no_memory"), (without_replicas, "cannot_persist"), (unable_to_save, "cannot_persist"), (RedisServer.hang, "busy")],
 )
 def test_a_server_that_cannot_write_now_keeps_its_connection(
     rack: Rack, redis: RedisServer, damage: Callable[[RedisServer], Repair], kind: str

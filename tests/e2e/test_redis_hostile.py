@@ -275,7 +275,7 @@ def test_every_query_is_answered_whatever_the_server_answers(rack: Rack, name: s
 def test_right_answers_that_drip_are_answers(rack: Rack) -> None:
     with FakeRedis(dripping) as server:
         agent = rack.start(LIMITS, agent='deadline = "5s"', redis=server.config + ASK_ALWAYS)
-        wait_until(lambda: not agent.ask("info")["degraded"], "it is signed in")
+        agent.wait_for_redis()
         decision = agent.allow("strict", "k")
         assert (decision.remaining, decision.source) == (8, "store"), "one was used before, and one was taken"
 
@@ -312,7 +312,7 @@ def test_a_script_that_was_lost_is_loaded_and_asked_again_once(rack: Rack) -> No
 
     with FakeRedis(serve) as server:
         agent = rack.start(LIMITS, agent='deadline = "5s"', redis=server.config + ASK_ALWAYS)
-        wait_until(lambda: not agent.ask("info")["degraded"], "it is signed in")
+        agent.wait_for_redis()
         assert agent.allow("strict", "k").source == "store"
         assert calls == [SHA, SHA]
         assert len(loads) == 2 and loads[0] == loads[1]
@@ -331,7 +331,7 @@ def test_a_question_whose_connection_was_lost_is_not_asked_again(rack: Rack) -> 
 
     with FakeRedis(serve) as server:
         agent = rack.start(LIMITS, agent='deadline = "10s"', redis=server.config + ASK_ALWAYS)
-        wait_until(lambda: not agent.ask("info")["degraded"], "it is signed in")
+        agent.wait_for_redis()
         lost = agent.allow("strict", "lost")
         assert (lost.verdict, lost.source) == ("unavailable", "fallback")
         wait_until(lambda: server.connections > 1 and not agent.ask("info")["degraded"], "it is back")

@@ -56,7 +56,7 @@ SCRIPTED = [name for name in KINDS if name != "counter"]
 
 def started(rack: Rack, redis: str, limits: str = LIMITS) -> Agent:
     agent = rack.start(limits, redis=redis + ASK_ALWAYS if redis else "")
-    wait_until(lambda: not agent.ask("info")["degraded"], "it has found its Redis")
+    agent.wait_for_redis()
     return agent
 
 
@@ -571,7 +571,7 @@ def test_reset_of_a_redis_that_stands_still_is_answered_and_harms_nobody(rack: R
         finally:
             redis.resume()
     assert answer.startswith("error: unavailable: ")
-    wait_until(lambda: not agent.ask("info")["degraded"], "it has its Redis again")
+    agent.wait_for_redis()
     assert agent.admin("reset token_bucket k") == "reset\n"
     assert agent.allow("token_bucket", "k", 10).allowed
 

@@ -36,10 +36,6 @@ def start(rack: Rack, redis: RedisServer, resolver: SteeredResolver, more: str =
     return rack.start(LIMITS, redis=url + ASK_ALWAYS, environment=resolver.environment)
 
 
-def wait_until_connected(agent: Agent) -> None:
-    wait_until(lambda: not agent.ask("info")["degraded"], "it has found its Redis")
-
-
 def worst_local_decision(agent: Agent, seconds: float) -> tuple[int, float]:
     """How many limits of this host alone were decided, and the time in seconds that all but one in a hundred took."""
     times = []
@@ -66,7 +62,7 @@ def test_a_resolver_that_never_answers_holds_up_nobody(
     assert agent.allow("strict", "k").source == "fallback"
     assert agent.log().count("down: resolve redis.test") == 1, agent.log()
     resolver.answer("127.0.0.1")
-    wait_until_connected(agent)
+    agent.wait_for_redis()
     assert agent.allow("strict", "k").source == "store"
 
 
@@ -76,12 +72,12 @@ def test_the_addresses_of_before_are_used_while_the_resolver_is_out_of_order(
 ) -> None:
     resolver.answer("127.0.0.1")
     agent = start(rack, redis, resolver)
-    wait_until_connected(agent)
+    agent.wait_for_redis()
     getattr(resolver, trouble)()
     redis.kill()
     wait_until(lambda: agent.metric("redis_up") == 0, "it has noticed")
     redis.start()
-    wait_until_connected(agent)
+    agent.wait_for_redis()
     assert agent.allow("strict", "k").source == "store"
     assert agent.metric("redis_look_ups_failed_total") >= 1
     assert agent.log().count("cannot be looked up") == 1, agent.log()
@@ -95,7 +91,7 @@ def test_of_several_addresses_the_one_that_works_is_found_in_one_attempt(
 ) -> None:
     resolver.answer("127.0.0.3", "127.0.0.2", "127.0.0.1")  # Redis listens on the last one alone
     agent = start(rack, redis, resolver)
-    wait_until_connected(agent)
+    agent.wait_for_redis()
     assert agent.metric("redis_connection_attempts_total") == 1
     assert agent.allow("strict", "k").source == "store"
 
@@ -115,7 +111,7 @@ def test_an_address_that_swallows_packets_leaves_time_for_the_others(
             waiting.append(client)
         resolver.answer("127.0.0.2", "127.0.0.1")
         agent = start(rack, redis, resolver)
-        wait_until_connected(agent)
+        agent.wait_for_redis()
         assert agent.metric("redis_connection_attempts_total") <= 2
         for client in waiting:
             client.close()
@@ -129,7 +125,7 @@ def test_a_connection_of_bounded_age_follows_its_name_to_another_server(
     other.start()
     resolver.answer("127.0.0.1")
     agent = start(rack, redis, resolver, '\nmax_connection_age = "400ms"')
-    wait_until_connected(agent)
+    agent.wait_for_redis()
     assert agent.allow("strict", "k").source == "store"
     resolver.answer("127.0.0.2")
     wait_until(lambda: agent.allow("strict", "k").source == "store" and bool(other.keys()), "the other one is asked")
@@ -140,6 +136,6 @@ def test_a_connection_of_bounded_age_follows_its_name_to_another_server(
 def test_numeric_addresses_are_not_looked_up(rack: Rack, redis: RedisServer, resolver: SteeredResolver) -> None:
     resolver.hang()
     agent = rack.start(LIMITS, redis=redis.config(), environment=resolver.environment)
-    wait_until_connected(agent)
+    agent.wait_for_redis()
     assert resolver.calls == 0
     resolver.fail()

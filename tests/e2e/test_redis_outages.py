@@ -5,7 +5,6 @@ limit is passed."""
 from __future__ import annotations
 
 import signal
-import threading
 import time
 from collections.abc import Callable
 
@@ -110,7 +109,7 @@ def during(
     with Load(agent, limit, keys or KEYS) as load:
         time.sleep(0.5)
         disturb()
-        wait_until(lambda: not agent.ask("info")["degraded"], "it has found its Redis again")
+        agent.wait_for_redis()
         time.sleep(0.3)
         recovered = time.monotonic()
         time.sleep(seconds)
@@ -378,26 +377,7 @@ def as_a_replica(redis: RedisServer) -> Callable[[], None]:
     return lambda: redis.call("REPLICAOF", "NO", "ONE")
 
 
-def with_a_script_that_hangs(redis: RedisServer) -> Callable[[], None]:
-    redis.call("CONFIG", "SET", "busy-reply-threshold", "20")
-
-    def hang() -> None:
-        try:
-            redis.call("EVAL", "while true do end", 0)
-        except Exception:  # it is killed in the end, one way or the other
-            pass
-
-    thread = threading.Thread(target=hang)
-    thread.start()
-
-    def repair() -> None:
-        redis.call("SCRIPT", "KILL")
-        thread.join()
-
-    return repair
-
-
-@pytest.mark.parametrize("damage", [with_little_memory, as_a_replica, with_a_script_that_hangs])
+@pytest.mark.parametrize("damage", [with_little_memory, as_a_replica, RedisServer.hang])
 def test_a_redis_that_answers_errors_is_an_outage_until_it_is_well(
     rack: Rack, redis: RedisServer, damage: Callable[[RedisServer], Callable[[], None]]
 ) -> None:

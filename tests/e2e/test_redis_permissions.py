@@ -45,7 +45,7 @@ def rules_for(user: str) -> list[list[str]]:
 
 
 def use_everything(agent: Agent) -> None:
-    wait_until(lambda: not agent.ask("info")["degraded"], "it has found its Redis")
+    agent.wait_for_redis()
     for limit in ("bucket", "tiers", "log", "counter"):
         for _ in range(12):
             assert agent.allow(limit, "k").source == "store", limit

@@ -35,7 +35,7 @@ HOUR = 3_600_000_000  # µs
 def start(rack: Rack, redis: str, limits: str = LIMITS) -> Agent:
     """An agent that is connected to its Redis."""
     agent = rack.start(limits, redis=redis + ASK_ALWAYS if redis else "")
-    wait_until(lambda: not agent.ask("info")["degraded"], "it has found its Redis")
+    agent.wait_for_redis()
     return agent
 
 

@@ -21,10 +21,6 @@ on_failure = "deny"
 MakeRedis = Callable[..., RedisServer]
 
 
-def wait_until_connected(agent: Agent) -> None:
-    wait_until(lambda: not agent.ask("info")["degraded"], "it has found its Redis")
-
-
 def start(rack: Rack, url: str, *lines: str) -> Agent:
     redis = "\n".join([f'url = "{url}"', 'reconnect_max = "250ms"', *lines])
     return rack.start(LIMITS, redis=redis + ASK_ALWAYS)
@@ -48,7 +44,7 @@ def test_a_user_with_a_password_signs_in_with_one_command(rack: Rack, redis: Red
     redis.call("ACL", "SETUSER", "limiter", "on", ">s3cr3t", "~*", "+@all")
     redis.call("ACL", "SETUSER", "default", "off")
     agent = start(rack, url_of(redis, "limiter:s3cr3t@"))
-    wait_until_connected(agent)
+    agent.wait_for_redis()
     assert agent.allow("strict", "k").source == "store"
     with redis.client() as client:
         client.call("AUTH", "limiter", "s3cr3t")
@@ -65,7 +61,7 @@ def test_a_password_alone_is_the_default_users(rack: Rack, make_redis: MakeRedis
     redis = make_redis(password="s3cr3t")
     redis.start()
     agent = start(rack, redis.url)
-    wait_until_connected(agent)
+    agent.wait_for_redis()
     assert agent.allow("strict", "k").source == "store"
 
 
@@ -73,7 +69,7 @@ def test_a_server_that_does_not_know_hello_is_signed_in_to_as_of_old(rack: Rack,
     redis = make_redis("--rename-command", "HELLO", "", password="s3cr3t")
     redis.start()
     agent = start(rack, redis.url + "/3")
-    wait_until_connected(agent)
+    agent.wait_for_redis()
     assert agent.allow("strict", "k").source == "store"
     with redis.client() as client:
         assert " name=allowd " in client.call("CLIENT", "LIST").decode()
@@ -97,7 +93,7 @@ def test_redis_5_is_told_a_password_without_a_user(rack: Rack) -> None:
 
     with FakeRedis(serve) as server:
         agent = start(rack, f"redis://:s3cr3t@127.0.0.1:{server.port}")
-        wait_until_connected(agent)
+        agent.wait_for_redis()
         agent.stop()
     assert commands[0][:2] == [b"HELLO", b"2"]
     assert commands[1] == [b"AUTH", b"s3cr3t"]
@@ -161,7 +157,7 @@ def test_a_server_that_is_loading_is_tried_again_soon(rack: Rack) -> None:
 
     with FakeRedis(serve) as server:
         agent = rack.start(LIMITS, redis=server.config)
-        wait_until_connected(agent)
+        agent.wait_for_redis()
         assert server.connections == 4
         agent.stop()
 
@@ -176,13 +172,13 @@ def test_a_password_is_read_from_its_file_at_each_connect(rack: Rack, make_redis
     file = rack.new_path(".password")
     file.write_text("first\n")
     agent = start(rack, url_of(redis, "limiter@"), f'password_file = "{file}"')
-    wait_until_connected(agent)
+    agent.wait_for_redis()
     # Rotated: the new one works at the next connect, without a restart.
     redis.call("ACL", "SETUSER", "limiter", ">second", "<first")
     file.write_text("second")
     redis.call("CLIENT", "KILL", "USER", "limiter")
     wait_until(lambda: agent.metric("redis_connects_total") == 2, "it has connected anew")
-    wait_until_connected(agent)
+    agent.wait_for_redis()
     assert agent.allow("strict", "k").source == "store"
     assert "second" not in agent.log()
 
@@ -195,7 +191,7 @@ def test_a_password_file_that_cannot_be_read_is_an_outage_with_a_reason(rack: Ra
     wait_until(lambda: f"the password file {file} cannot be read" in agent.log(), "it is logged")
     assert agent.allow("strict", "k").verdict == "unavailable"
     file.write_text("s3cr3t\n")
-    wait_until_connected(agent)
+    agent.wait_for_redis()
 
 
 def test_a_password_file_beside_a_password_is_refused(rack: Rack) -> None:
@@ -210,7 +206,7 @@ def test_a_password_file_beside_a_password_is_refused(rack: Rack) -> None:
 
 def test_an_old_connection_is_replaced_and_no_query_is_lost(rack: Rack, redis: RedisServer) -> None:
     agent = start(rack, redis.url, 'max_connection_age = "300ms"')
-    wait_until_connected(agent)
+    agent.wait_for_redis()
     stop = threading.Event()
     answers: list[str] = []
 
@@ -243,7 +239,7 @@ def test_an_old_connection_is_kept_while_no_new_one_can_be_had(rack: Rack, make_
     file = rack.new_path(".password")
     file.write_text("pw")
     agent = start(rack, url_of(redis, "limiter@"), f'password_file = "{file}"', 'max_connection_age = "300ms"')
-    wait_until_connected(agent)
+    agent.wait_for_redis()
     file.write_text("wrong")
     wait_until(lambda: "is to be replaced and cannot be" in agent.log(), "it is logged")
     assert agent.allow("strict", "k").source == "store"

@@ -11,7 +11,6 @@ from collections.abc import Callable
 import pytest
 
 from daemon import ASK_ALWAYS, Agent, Rack
-from processes import wait_until
 from redis_server import RedisServer, StoredBucket
 
 LIMITS = """
@@ -33,7 +32,7 @@ YEAR_SECONDS = 365 * 86_400
 @pytest.fixture(scope="module")
 def agent(shared_rack: Rack, shared_redis: RedisServer) -> Agent:
     started = shared_rack.start(LIMITS, redis=shared_redis.config() + ASK_ALWAYS)
-    wait_until(lambda: not started.ask("info")["degraded"], "it has found its Redis")
+    started.wait_for_redis()
     return started
 
 
@@ -239,7 +238,7 @@ def test_a_ttl_that_is_too_long_ends_with_the_next_charge(agent: Agent, redis: R
 
 def test_a_hot_keys_ttl_stays_within_a_second_of_what_it_needs(rack: Rack, redis: RedisServer) -> None:
     agent = rack.start('[limits.fast]\nrate = "1000/s"\nburst = 100000\ndeadline = "5s"', redis=redis.config() + ASK_ALWAYS)
-    wait_until(lambda: not agent.ask("info")["degraded"], "it has found its Redis")
+    agent.wait_for_redis()
     writes = {"cmdstat_setrange": 0, "cmdstat_setex": 0}
     redis.call("CONFIG", "RESETSTAT")
     end = time.monotonic() + 2.5

@@ -39,7 +39,7 @@ class Site:
         self._redis_lines = redis
         self.config = rack.write_config(limits, path=self._path, agent=agent, redis=redis)
         self.agent = rack.start_command(["--config", str(self.config)], self._path)
-        wait_until(lambda: not self.agent.ask("info")["degraded"], "it has found its store")
+        self.agent.wait_for_redis()
 
     def write(self, limits: str, *, agent: str | None = None, redis: str | None = None) -> None:
         """Puts another file in the place of the first."""

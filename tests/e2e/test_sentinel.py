@@ -42,7 +42,7 @@ def make_trio(rack: Rack) -> Iterator[MakeTrio]:
 
 def start(rack: Rack, config: str) -> Agent:
     agent = rack.start(LIMITS, agent=AGENT, redis=config + ASK_ALWAYS)
-    wait_until(lambda: not agent.ask("info")["degraded"], "it has found the master")
+    agent.wait_for_redis()
     return agent
 
 

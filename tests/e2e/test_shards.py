@@ -72,7 +72,7 @@ def config(servers: Mapping[str, RedisServer]) -> str:
 
 def start(rack: Rack, redis: str) -> Agent:
     agent = rack.start(LIMITS, redis=redis)
-    wait_until(lambda: not agent.ask("info")["degraded"], "it has found all its servers")
+    agent.wait_for_redis()
     return agent
 
 
@@ -212,7 +212,7 @@ def test_a_server_that_hangs_holds_up_nobody_else(rack: Rack, servers: Servers) 
         assert {replies[msgid].result[6] for msgid in late} == {"fallback"}
     finally:
         servers["c"].resume()
-    wait_until(lambda: not agent.ask("info")["degraded"], "it is found again")
+    agent.wait_for_redis()
     with agent.connect() as client:
         wait_until(
             lambda: all(client.peek("api", key).remaining == 2 for key in owners),

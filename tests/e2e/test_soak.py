@@ -120,13 +120,13 @@ def test_admin_connections_leave_no_descriptor(rack: Rack) -> None:
 
 def test_reconnecting_to_redis_leaves_no_descriptor(rack: Rack, redis: RedisServer) -> None:
     agent = rack.start(LIMITS, redis=redis.config())
-    wait_until(lambda: not agent.ask("info")["degraded"], "it has found its Redis")
+    agent.wait_for_redis()
     before = idle_fds(agent)
     for _ in range(5):
         redis.kill()
         wait_until(lambda: agent.ask("info")["degraded"], "it has noticed")
         assert agent.allow("api", "k").verdict == "unavailable"
         redis.start()
-        wait_until(lambda: not agent.ask("info")["degraded"], "it is back")
+        agent.wait_for_redis()
         assert agent.allow("api", "k").source == "store"
     check_that_fds_return_to(agent, before)
