@@ -113,29 +113,17 @@ std::unique_ptr<store::MemoryStore> make_memory_store(const config::Config& conf
 
 std::unique_ptr<store::RemoteStore> make_redis_store(const config::RedisConfig& redis,
                                                      limiter::Micros deadline, loop::Loop& loop) {
-  if (!redis.cluster.empty()) {
-    return std::make_unique<store::ClusterStore>(
-        loop, store::ClusterStore::Options{.seeds = redis.cluster,
-                                           .prefix = redis.prefix,
-                                           .reconnect_max = redis.reconnect_max,
-                                           .max_connection_age = redis.max_connection_age,
-                                           .clock = redis.clock,
-                                           .deadline = deadline,
-                                           .tls = redis.tls,
-                                           .random_seed = random_bits(),
-                                           .agent_id = random_id()});
-  }
-  return std::make_unique<store::RedisStore>(
-      loop, store::RedisStore::Options{.nodes = redis.nodes,
-                                       .sentinel = redis.sentinel,
-                                       .prefix = redis.prefix,
-                                       .reconnect_max = redis.reconnect_max,
-                                       .max_connection_age = redis.max_connection_age,
-                                       .clock = redis.clock,
-                                       .deadline = deadline,
-                                       .tls = redis.tls,
-                                       .random_seed = random_bits(),
-                                       .agent_id = random_id()});
+  const store::RemoteStore::Options options{.prefix = redis.prefix,
+                                            .reconnect_max = redis.reconnect_max,
+                                            .max_connection_age = redis.max_connection_age,
+                                            .clock = redis.clock,
+                                            .deadline = deadline,
+                                            .tls = redis.tls,
+                                            .random_seed = random_bits(),
+                                            .agent_id = random_id()};
+  if (!redis.cluster.empty()) return std::make_unique<store::ClusterStore>(loop, redis.cluster, options);
+  return std::make_unique<store::RedisStore>(loop, store::RedisStore::Servers{redis.nodes, redis.sentinel},
+                                             options);
 }
 
 // How many servers a config may mean, as far as that can be known: a Cluster has nodes that it does not name.

@@ -11,9 +11,8 @@
 //            there too. Of several tiers it is the most that any misses, for a force is charged to all: the
 //            quicker tiers are emptied by that for no longer than they take to fill.
 // Hold       For three seconds from then on the key has to pass its share, too: other agents may not have
-// come
-//            back yet, and what the store seems to have left is theirs. A debit that finds nothing left is
-//            lost.
+//            come back yet, and what the store seems to have left is theirs. A debit that finds nothing left
+//            is lost.
 // Bound      `max_keys`, at most kMostKeys. Beyond, new keys of a limit decide on one share that they have in
 //            common, which nobody is debited for. A key leaves once its share is full, or debited and
 //            no longer held.

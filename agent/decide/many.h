@@ -4,10 +4,10 @@
 //
 // each   Every item is decided by itself.
 // all    All items pass, or nothing stays charged and those that would pass answer as a peek. Items of one
-// key and
-//        limit count as their sum. A store that can decides them as one; else keys are asked in order, and
-//        what was taken before a refusal is given back: never more than the limits admit, but for a moment
-//        others may be refused what is given back, and what is not given back in time stays charged. Counted.
+//        key and limit count as their sum. A store that can decides them as one; else keys are asked in
+//        order, and what was taken before a refusal is given back: never more than the limits admit, but for
+//        a moment others may be refused what is given back, and what is not given back in time stays charged.
+//        Counted.
 //
 // Ownership  Copies all that it needs past `start`. Must outlive its open questions.
 #pragma once

@@ -4,11 +4,10 @@
 // written at once or queued.
 //
 // Ownership  The Stream may be destroyed at any time, also from inside its own callbacks; the socket closes
-// then and
-//            the handle's memory goes with the loop's close callback. Nothing calls the owner afterwards.
+//            then and the handle's memory goes with the loop's close callback. Nothing calls the owner
+//            afterwards.
 // Errors     `on_end` is called when the peer has stopped sending (UV_EOF) and when reading or writing
-// failed:
-//            at most once for each, nothing after a failure.
+//            failed: at most once for each, nothing after a failure.
 #pragma once
 
 #include <uv.h>

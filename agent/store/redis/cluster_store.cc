@@ -19,15 +19,16 @@ constexpr int kMostRedirections = 5;
 
 }  // namespace
 
-ClusterStore::ClusterStore(loop::Loop& loop, const Options& options)
+ClusterStore::ClusterStore(loop::Loop& loop, const std::vector<RedisEndpoint>& seeds, const Options& options)
     : loop_(loop),
+      seed_(seeds.front()),
       options_(options),
-      tls_(options.seeds.front().is_tls ? std::make_shared<TlsMaterial>(loop, options.tls) : nullptr),
+      tls_(seeds.front().is_tls ? std::make_shared<TlsMaterial>(loop, options.tls) : nullptr),
       watch_(
-          loop, options.seeds, tls_, options.random_seed, [this] { return answering_nodes(); },
+          loop, seeds, tls_, options.random_seed, [this] { return answering_nodes(); },
           [this](const SlotMap& map) { return adopt(map); }) {
   // There are the same metrics whether or not a node is known yet.
-  const Shard nobody(loop, {.link = {.source = std::make_unique<FixedEndpoint>(options.seeds.front()),
+  const Shard nobody(loop, {.link = {.source = std::make_unique<FixedEndpoint>(seeds.front()),
                                      .tls = nullptr,
                                      .label = {},
                                      .script = {}},
@@ -49,7 +50,7 @@ ClusterStore::Node* ClusterStore::node_at(const NodeAddress& address) {
   if (const auto known = nodes_.find(name); known != nodes_.end()) return &known->second;
   if (nodes_.size() >= kMaxNodes) return nullptr;
   Node& node = nodes_[name];
-  node.endpoint = options_.seeds.front();
+  node.endpoint = seed_;
   node.endpoint.host = address.host;
   node.endpoint.port = address.port;
   node.needed_at = loop_.now();

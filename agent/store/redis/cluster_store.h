@@ -9,8 +9,7 @@
 //
 // MOVED        The slot's new node is noted at once, the questions go there, the map is asked for anew.
 // ASK          Goes to the node that is named, this once. Its clock is another one: what is known of the
-// group's
-//              keys is dropped.
+//              group's keys is dropped.
 // TRYAGAIN     The keys of the script are asked one by one.
 // CLUSTERDOWN  on_failure decides; the map is asked for anew.
 //
@@ -37,22 +36,9 @@ namespace allowd::store {
 
 class ClusterStore final : public RemoteStore, private BatchRouter {
  public:
-  struct Options {
-    // At least one, asked in their order until one answers. User, password and TLS are those of all nodes.
-    std::vector<RedisEndpoint> seeds;
-    std::string prefix = "allowd";
-    limiter::Micros reconnect_max = std::chrono::seconds(2);
-    limiter::Micros max_connection_age{0};  // 0: no bound
-    ClockSource clock = ClockSource::synced;
-    limiter::Micros deadline{0};  // of queries, for warnings; 0: none
-    tls::TlsOptions tls;
-    std::uint64_t random_seed = 0;
-    std::string agent_id;  // under which this agent is counted; no two alike
-    // Unanswered; beyond, a question fails at once. Each node has an equal part.
-    std::size_t max_questions = 65'536;
-  };
-
-  ClusterStore(loop::Loop& loop, const Options& options);
+  // `seeds`: at least one, asked in their order until one answers. User, password and TLS are those of all
+  // nodes.
+  ClusterStore(loop::Loop& loop, const std::vector<RedisEndpoint>& seeds, const Options& options);
 
   void start() override { watch_.start(); }
   void flush() override;
@@ -124,6 +110,7 @@ class ClusterStore final : public RemoteStore, private BatchRouter {
                                            std::string_view key) const;
 
   loop::Loop& loop_;
+  RedisEndpoint seed_;  // how nodes are signed in to
   Options options_;
   std::shared_ptr<TlsMaterial> tls_;  // null: none is wanted
   KeyGroups key_groups_;

@@ -20,24 +20,24 @@ std::vector<std::string> names_of(std::span<const RedisNode> nodes) {
 // braces.
 std::string agents_key(std::string_view prefix) { return std::string(prefix) + ":{agents}"; }
 
-std::unique_ptr<EndpointSource> make_source(loop::Loop& loop, const RedisStore::Options& options,
+std::unique_ptr<EndpointSource> make_source(loop::Loop& loop, const std::optional<SentinelGroup>& sentinel,
                                             const RedisNode& node, const std::shared_ptr<TlsMaterial>& tls) {
-  if (options.sentinel) return std::make_unique<SentinelSource>(loop, *options.sentinel, node.endpoint, tls);
+  if (sentinel) return std::make_unique<SentinelSource>(loop, *sentinel, node.endpoint, tls);
   return std::make_unique<FixedEndpoint>(node.endpoint);
 }
 
 }  // namespace
 
-RedisStore::RedisStore(loop::Loop& loop, const Options& options)
-    : prefix_(options.prefix), names_(names_of(options.nodes)), rendezvous_(names_) {
-  const bool is_alone = options.nodes.size() == 1;
-  const bool uses_tls = std::any_of(options.nodes.begin(), options.nodes.end(),
+RedisStore::RedisStore(loop::Loop& loop, const Servers& servers, const Options& options)
+    : prefix_(options.prefix), names_(names_of(servers.nodes)), rendezvous_(names_) {
+  const bool is_alone = servers.nodes.size() == 1;
+  const bool uses_tls = std::any_of(servers.nodes.begin(), servers.nodes.end(),
                                     [](const RedisNode& node) { return node.endpoint.is_tls; });
   const auto tls = uses_tls ? std::make_shared<TlsMaterial>(loop, options.tls) : nullptr;
-  for (const RedisNode& node : options.nodes) {
+  for (const RedisNode& node : servers.nodes) {
     shards_.push_back(std::make_unique<Shard>(
         loop, Shard::Options{
-                  .link = {.source = make_source(loop, options, node, tls),
+                  .link = {.source = make_source(loop, servers.sentinel, node, tls),
                            .tls = tls,
                            .label = is_alone ? std::string() : node.name,
                            .reconnect_max = options.reconnect_max,
@@ -49,7 +49,7 @@ RedisStore::RedisStore(loop::Loop& loop, const Options& options)
                   .heartbeat = {.key = [key = agents_key(options.prefix)] { return key; },
                                 .id = options.agent_id,
                                 .random_seed = options.random_seed + shards_.size()},
-                  .max_questions = std::max<std::size_t>(1, options.max_questions / options.nodes.size())}));
+                  .max_questions = std::max<std::size_t>(1, options.max_questions / servers.nodes.size())}));
   }
 }
 

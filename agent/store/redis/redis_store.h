@@ -22,23 +22,12 @@ namespace allowd::store {
 
 class RedisStore final : public RemoteStore {
  public:
-  struct Options {
+  struct Servers {
     std::vector<RedisNode> nodes;           // at least one; no two names alike
     std::optional<SentinelGroup> sentinel;  // who knows where the only node is
-    std::string prefix = "allowd";
-    limiter::Micros reconnect_max = std::chrono::seconds(2);
-    limiter::Micros max_connection_age{0};  // 0: no bound
-    ClockSource clock = ClockSource::synced;
-    limiter::Micros deadline{0};  // of queries, for warnings; 0: none
-    tls::TlsOptions tls;          // of those that want TLS
-    std::uint64_t random_seed = 0;
-    std::string agent_id;  // under which this agent is counted; no two alike
-    // Unanswered; beyond, a question fails at once. Each server has an equal part, so that one which hangs
-    // cannot use up the others'.
-    std::size_t max_questions = 65'536;
   };
 
-  RedisStore(loop::Loop& loop, const Options& options);
+  RedisStore(loop::Loop& loop, const Servers& servers, const Options& options);
 
   void start() override;
   void flush() override;

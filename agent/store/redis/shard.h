@@ -8,8 +8,7 @@
 // keys, which cannot go in one script together, what counts is the waves in which scripts of all groups
 // leave.
 //
-// In a Cluster   What the server redirects is handed to the router. A server that has only just become known,
-// or
+// Cluster    What the server redirects is handed to the router. A server that has only just become known, or
 //            to which questions were redirected, is waited for while it connects, as long as their askers
 //            wait.
 //
@@ -103,7 +102,9 @@ class Shard {
   void flush();
 
  private:
-  static constexpr std::size_t kShapes = 4;
+  static constexpr std::size_t kShapes = ServerTroubles::kShapes;
+  // Tickets of askers are never this: questions of our own (giving back) carry it.
+  static constexpr std::uint64_t kNobody = ~std::uint64_t{0};
   [[nodiscard]] bool takes_questions() const { return link_.is_up() || is_waited_for(); }
   using OpenCalls = std::array<ScriptCall*, kShapes>;
   // Until the server's answer has come, whether or not somebody still waits for it.
