@@ -89,6 +89,8 @@ class Prefilter final : public store::Store, private store::SharedSink {
 
   // Tickets of ours that name no row: what is left of a lease.
   static constexpr std::uint64_t kGiveBack = std::uint64_t{1} << 62;
+  // The ticket of what is asked together: with this bit, a place in together_.
+  static constexpr std::uint64_t kTogether = std::uint64_t{1} << 63;
 
   struct Waiter {
     std::uint64_t ticket = 0;
