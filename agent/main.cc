@@ -2,7 +2,6 @@
 //
 // The daemon, as a list of what it is made of.
 
-#include <spdlog/spdlog.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -24,7 +23,8 @@
 #include "agent/io/service_manager.h"
 #include "agent/io/signals.h"
 #include "agent/io/socket_path.h"
-#include "agent/log_setup.h"
+#include "agent/log/log.h"
+#include "agent/log/setup.h"
 #include "agent/loop/loop.h"
 #include "agent/loop/timer.h"
 #include "agent/prefilter/prefilter.h"
@@ -68,7 +68,7 @@ std::size_t clients_that_fit(std::size_t wanted, std::size_t shards) {
   const rlim_t reserved = kReservedFds + kFdsPerShard * shards;
   const rlim_t room = limit.rlim_cur > 2 * reserved ? limit.rlim_cur - reserved : limit.rlim_cur / 2;
   if (wanted <= room) return wanted;
-  spdlog::warn("max_connections is cut to {}: only {} file descriptors may be open", room, limit.rlim_cur);
+  log::warn("max_connections is cut to {}: only {} file descriptors may be open", room, limit.rlim_cur);
   return room;
 }
 
@@ -159,7 +159,7 @@ int serve(config::Config config, const std::string& config_path) {
   auto unusable = check_files(config, config_path);
   if (!unusable) unusable = find_sockets(config.agent);
   if (unusable) {
-    spdlog::critical("{}", unusable->message);
+    log::critical("{}", unusable->message);
     return kFailed;
   }
   size_thread_pool(servers_of(config));
@@ -174,7 +174,7 @@ int serve(config::Config config, const std::string& config_path) {
   if (config.redis) {
     shared = std::make_unique<SharedLimits>(config, loop);
   } else {
-    spdlog::info("no [redis] is configured: limits are kept in memory, per host");
+    log::info("no [redis] is configured: limits are kept in memory, per host");
   }
   store::Store& store = shared ? static_cast<store::Store&>(shared->prefilter) : *memory;
 
@@ -213,7 +213,7 @@ int serve(config::Config config, const std::string& config_path) {
   });
 
   if (auto problem = server.open()) {
-    spdlog::critical("{}", problem->message);
+    log::critical("{}", problem->message);
     return kFailed;
   }
   if (shared) shared->redis->start();
@@ -228,13 +228,13 @@ int serve(config::Config config, const std::string& config_path) {
   const io::Signal on_term(loop, SIGTERM, stop);
   const io::Signal on_interrupt(loop, SIGINT, stop);
   const io::Signal on_hangup(loop, SIGHUP, [&] { reloader.reload([](const auto&) {}); });
-  spdlog::info("allowd {} listens on {}, admin on {}", ALLOWD_VERSION, config.agent.socket,
-               config.agent.admin_socket);
+  log::info("allowd {} listens on {}, admin on {}", ALLOWD_VERSION, config.agent.socket,
+            config.agent.admin_socket);
   io::notify_service_manager("READY=1");
   loop.run();
   std::signal(SIGTERM, SIG_IGN);  // once is enough; the handlers go with the loop
   std::signal(SIGINT, SIG_IGN);
-  spdlog::info("stopped");
+  log::info("stopped");
   return 0;
 }
 

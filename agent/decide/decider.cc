@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: MIT
 #include "agent/decide/decider.h"
 
-#include <spdlog/spdlog.h>
-
 #include <algorithm>
 #include <utility>
 
+#include "agent/log/log.h"
 #include "protocol/quoted.h"
 
 namespace allowd::decide {
@@ -105,7 +104,7 @@ Resolved Decider::resolve(Operation operation, const protocol::Query& query) {
 Outcome Decider::unknown_limit(std::string_view name) {
   ++unknown_limits_total_;
   if (unknown_names_.size() < kMaxUnknownNames && unknown_names_.emplace(name).second) {
-    spdlog::warn("no limit is named {}; its queries are answered with an error", protocol::quoted(name));
+    log::warn("no limit is named {}; its queries are answered with an error", protocol::quoted(name));
   }
   return Outcome(ErrorCode::unknown_limit, "no limit is named " + protocol::quoted(name));
 }

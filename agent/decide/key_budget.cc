@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: MIT
 #include "agent/decide/key_budget.h"
 
-#include <spdlog/spdlog.h>
-
 #include <cassert>
 #include <utility>
 
+#include "agent/log/log.h"
 #include "protocol/quoted.h"
 
 namespace allowd::decide {
@@ -34,8 +33,8 @@ void KeyBudget::note_refusal(store::SteadyTime now) {
   flooded_until_ = now + kQuietAfter;
   if (!has_begun) return;
   ++floods_;
-  spdlog::warn("limit {}: more than {} new keys in a second; those beyond share its overflow bucket",
-               protocol::quoted(limit_), bucket_->burst());
+  log::warn("limit {}: more than {} new keys in a second; those beyond share its overflow bucket",
+            protocol::quoted(limit_), bucket_->burst());
 }
 
 }  // namespace allowd::decide

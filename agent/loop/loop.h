@@ -76,7 +76,7 @@ class Loop {
 
   // Sockets are read from for about this long in a turn; who is ready beyond it waits for the next. So no
   // number of clients, each with little, makes a turn long.
-  static constexpr Micros kReadingPerTurn{500};
+  static constexpr Micros kReadingPerTurn{350};
   // Whether a reader may read now. It keeps `served_in`, 0 at first, from one time to the next: nobody is
   // served twice before everybody who is ready was served once.
   [[nodiscard]] bool may_read(std::uint64_t& served_in);

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
 #include "agent/reload/reloader.h"
 
-#include <spdlog/spdlog.h>
-
 #include <optional>
 #include <utility>
+
+#include "agent/log/log.h"
 
 namespace allowd::reload {
 
@@ -75,7 +75,7 @@ void Reloader::finish(Result<config::Config>& loaded) {
 Result<std::string> Reloader::apply(Result<config::Config>& loaded) {
   if (!loaded) {
     status_.reload_error = loaded.error().message;
-    spdlog::error("reload: {}; the running configuration stays", loaded.error().message);
+    log::error("reload: {}; the running configuration stays", loaded.error().message);
     return loaded.error();
   }
   limits_.load(*loaded);
@@ -84,10 +84,10 @@ Result<std::string> Reloader::apply(Result<config::Config>& loaded) {
   ++status_.generation;
   std::string text = "reloaded: generation " + std::to_string(status_.generation) + ", " +
                      std::to_string(loaded->limits.size()) + " limits\n";
-  spdlog::info("reloaded {}: generation {}, {} limits", path_, status_.generation, loaded->limits.size());
+  log::info("reloaded {}: generation {}, {} limits", path_, status_.generation, loaded->limits.size());
   for (const std::string& key : changes_for_restart(running_, *loaded)) {
     text += key + " has changed: that takes effect at a restart\n";
-    spdlog::warn("reload: {} has changed: that takes effect at a restart", key);
+    log::warn("reload: {} has changed: that takes effect at a restart", key);
   }
   return text;
 }

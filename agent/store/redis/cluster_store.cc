@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "agent/store/redis/cluster_store.h"
 
-#include <spdlog/spdlog.h>
-
 #include <algorithm>
 #include <utility>
 

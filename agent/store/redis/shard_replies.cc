@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT
 //
 // Shard, as far as what comes of its questions: answers, errors, and what these say of the server.
-#include <spdlog/spdlog.h>
 
 #include <algorithm>
 #include <utility>
 
+#include "agent/log/log.h"
 #include "agent/store/redis/codec/counter_call.h"
 #include "agent/store/redis/codec/server_error.h"
 #include "agent/store/redis/shard.h"
@@ -73,7 +73,7 @@ bool Shard::reveals_cluster(const ErrorReply& error) {
   if (router_ != nullptr || !does) return false;
   ++errors_[std::string(error.code)];
   if (!std::exchange(has_revealed_cluster_, true)) {
-    spdlog::error(
+    log::error(
         "redis {}: this is a Cluster: set [redis] cluster = [\"{}\"] in place of url or shards; "
         "on_failure decides about keys that it keeps elsewhere",
         link_.name(), link_.url());
@@ -116,7 +116,7 @@ void Shard::on_transaction(const Batch& batch, const Reply& reply) {
 void Shard::settle(const Batch& batch, const std::vector<SharedAnswer>& answers) {
   const ScriptCall& call = *batch.call;
   std::string& reported = reported_errors_[shape_of(call)];
-  if (!reported.empty()) spdlog::info("redis {}: {} succeeds again", link_.name(), name_of(call.algorithm()));
+  if (!reported.empty()) log::info("redis {}: {} succeeds again", link_.name(), name_of(call.algorithm()));
   reported.clear();
   note_answer(call);
   for (std::size_t i = 0; i < call.items().size(); ++i) {
@@ -181,8 +181,8 @@ void Shard::count_error(const ScriptCall& call, std::string_view text, std::stri
   std::string& reported = reported_errors_[shape_of(call)];
   if (reported == code) return;  // one line per change of state
   reported = code;
-  spdlog::warn("redis {}: {} fails: {}; on_failure decides meanwhile", link_.name(),
-               name_of(call.algorithm()), text);
+  log::warn("redis {}: {} fails: {}; on_failure decides meanwhile", link_.name(), name_of(call.algorithm()),
+            text);
 }
 
 bool Shard::holds_probe(const ScriptCall& call) const {
@@ -202,14 +202,13 @@ void Shard::note_expired(limiter::Micros waited, SteadyTime now) {
 }
 
 void Shard::report_opened(std::string_view why) const {
-  spdlog::warn("redis {}: {} failures in a row, the last: {}; on_failure answers at once but for probes",
-               link_.name(), Breaker::kFailuresToOpen, why);
+  log::warn("redis {}: {} failures in a row, the last: {}; on_failure answers at once but for probes",
+            link_.name(), Breaker::kFailuresToOpen, why);
 }
 
 void Shard::note_answer(const ScriptCall& call) {
   if (breaker_.is_untroubled() || !is_wanted(call)) return;
-  if (breaker_.state() != Breaker::State::closed)
-    spdlog::info("redis {}: answers in time again", link_.name());
+  if (breaker_.state() != Breaker::State::closed) log::info("redis {}: answers in time again", link_.name());
   breaker_.on_success();
 }
 

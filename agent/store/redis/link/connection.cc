@@ -12,6 +12,11 @@ namespace {
 constexpr limiter::Micros kForAddresses = std::chrono::milliseconds(400);
 constexpr limiter::Micros kForEachAddress = std::chrono::milliseconds(50);
 
+// Of a turn, for replies that arrived together: each may answer hundreds of queries. The rest waits for the
+// next turn.
+constexpr limiter::Micros kRepliesPerTurn{300};
+constexpr limiter::Micros kAllAtOnce = limiter::Micros::max();
+
 Error from_uv(std::string_view doing, int status) {
   return Error{Error::Code::retry_later, uv_strerror(status)}.within(doing);
 }
@@ -25,7 +30,8 @@ Connection::Connection(loop::Loop& loop, const RedisEndpoint& endpoint, OnClosed
       on_closed_(std::move(on_closed)),
       address_timer_(loop),
       handshake_(loop),
-      reader_(caps) {}
+      reader_(caps),
+      next_turn_(loop) {}
 
 Connection::~Connection() {
   if (asked_ != nullptr) asked_->forget();
@@ -150,6 +156,7 @@ void Connection::on_opened(Failure problem) {
   // Who gets a reply may send; that goes behind what TLS itself has to say.
   if (!decrypted_.empty()) on_plain(decrypted_.view());
   decrypted_.clear();
+  if (problem) read_replies(kAllAtOnce);
   if (is_closed_) return;
   stream_->write(encrypted_);
   if (problem) {
@@ -162,7 +169,21 @@ void Connection::on_opened(Failure problem) {
 void Connection::on_plain(std::string_view bytes) {
   if (is_closed_) return;
   if (auto problem = reader_.feed(bytes)) return close(std::move(*problem));
+  read_replies(kRepliesPerTurn);
+}
+
+void Connection::read_replies(limiter::Micros at_most) {
+  next_turn_.stop();
+  const SteadyTime begun = loop::Loop::exact_now();
   while (!is_closed_) {
+    if (at_most != kAllAtOnce && loop::Loop::exact_now() - begun > at_most) {
+      // Nothing more is read meanwhile, so that there is never more to keep than one read has brought.
+      stream_->stop_reading();
+      return next_turn_.call([this] {
+        read_replies(kRepliesPerTurn);
+        if (!is_closed_ && !next_turn_.is_waiting()) stream_->start_reading();
+      });
+    }
     auto reply = reader_.read();
     if (!reply) {
       close(std::move(reply.error()));
@@ -183,6 +204,8 @@ void Connection::on_plain(std::string_view bytes) {
 }
 
 void Connection::on_end(int status) {
+  read_replies(kAllAtOnce);
+  if (is_closed_) return;
   Error why = from_uv("connection", status);
   if (!has_heard_ && !tls_ && endpoint_.unix_path.empty() && (status == UV_EOF || status == UV_ECONNRESET))
     why.message += " before any answer; a port for TLS needs rediss://";
@@ -194,6 +217,7 @@ void Connection::close(Error why) {
   tls_wish_.reset();
   if (auto* asked = std::exchange(asked_, nullptr)) asked->forget();
   address_timer_.stop();
+  next_turn_.stop();
   if (is_shaking_hands_) {
     why = std::move(why).within("TLS");
     if (!has_heard_) why.message += "; a port without TLS needs redis://";

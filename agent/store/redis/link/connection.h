@@ -20,6 +20,7 @@
 
 #include "agent/loop/address_book.h"
 #include "agent/loop/background_task.h"
+#include "agent/loop/next_turn.h"
 #include "agent/loop/stream.h"
 #include "agent/loop/timer.h"
 #include "agent/store/redis/codec/resp.h"
@@ -96,6 +97,7 @@ class Connection final : public loop::StreamEvents {
   void on_flight(Flight& flight);
   void on_opened(Failure problem);
   void on_plain(std::string_view bytes);
+  void read_replies(limiter::Micros at_most);
 
   loop::Loop& loop_;
   RedisEndpoint endpoint_;
@@ -117,6 +119,7 @@ class Connection final : public loop::StreamEvents {
   bool is_shaking_hands_ = false;
   bool has_heard_ = false;  // anything from the server
   ReplyReader reader_;
+  loop::NextTurn next_turn_;  // waits while there are replies left for it
   ByteBuffer outbox_;
   std::deque<Expected> expected_;
   limiter::Micros slow_after_ = limiter::Micros::max();

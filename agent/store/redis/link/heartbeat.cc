@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: MIT
 #include "agent/store/redis/link/heartbeat.h"
 
-#include <spdlog/spdlog.h>
-
 #include <algorithm>
 #include <limits>
 #include <utility>
 
+#include "agent/log/log.h"
 #include "agent/store/redis/codec/resp.h"
 
 namespace allowd::store {
@@ -87,7 +86,7 @@ void Heartbeat::report(const Reply& error) {
   constexpr std::string_view kWrongType = "WRONGTYPE";
   is_foreign_ = text_of(error).substr(0, kWrongType.size()) == kWrongType;
   if (std::exchange(has_reported_, true)) return;
-  spdlog::warn("redis {}: the agents cannot be counted: {}", link_.name(), text_of(error));
+  log::warn("redis {}: the agents cannot be counted: {}", link_.name(), text_of(error));
 }
 
 void Heartbeat::leave() {

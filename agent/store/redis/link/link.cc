@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: MIT
 #include "agent/store/redis/link/link.h"
 
-#include <spdlog/spdlog.h>
-
 #include <algorithm>
 #include <utility>
 
+#include "agent/log/log.h"
 #include "agent/store/redis/link/permission_probe.h"
 
 namespace allowd::store {
@@ -71,8 +70,8 @@ void Link::begin_attempt() {
       [this](const Refusal& refusal) {
         if (!is_up_) return go_down(refusal);
         if (!std::exchange(is_renewal_failing_, true)) {
-          spdlog::warn("redis {}: the connection is to be replaced and cannot be: {}; it is kept meanwhile",
-                       name_, refusal.why.message);
+          log::warn("redis {}: the connection is to be replaced and cannot be: {}; it is kept meanwhile",
+                    name_, refusal.why.message);
         }
         schedule_renewal(kRefusedMost);
       });
@@ -111,7 +110,7 @@ void Link::adopt_clock(std::span<const ClockReading> readings) {
   }
   if (!clock_.finish_round(loop_.now())) return;
   epoch_ = ++*options_.epochs;
-  spdlog::warn("redis {}: its clock stepped against ours; jumps so far: {}", name_, clock_.jumps());
+  log::warn("redis {}: its clock stepped against ours; jumps so far: {}", name_, clock_.jumps());
 }
 
 void Link::come_up() {
@@ -136,7 +135,7 @@ void Link::come_up() {
 void Link::report_up() {
   reminder_timer_.stop();
   has_reported_down_ = has_reported_refusal_ = false;
-  spdlog::info("redis {}: connected, clock known to {} us", name_, clock_.uncertainty(loop_.now()).count());
+  log::info("redis {}: connected, clock known to {} us", name_, clock_.uncertainty(loop_.now()).count());
 }
 
 void Link::explain_refusal(std::string_view key) {
@@ -146,7 +145,7 @@ void Link::explain_refusal(std::string_view key) {
   find_missing_permissions(*connection_, key, [this](const std::vector<std::string>& missing) {
     std::string rules;
     for (const std::string& rule : missing) rules += " " + rule;
-    spdlog::warn(
+    log::warn(
         "redis {}: its user lacks{}; what needs it is asked again in 30 to 60 s only, on_failure decides "
         "meanwhile",
         name_, rules.empty() ? " a permission that a script needs" : rules);
@@ -165,8 +164,8 @@ void Link::measure_clock() {
 void Link::report_look_up() {
   const int status = connection_->look_up_status();
   if (std::exchange(has_reported_look_up_, status != 0) || status == 0) return;
-  spdlog::warn("redis {}: its name cannot be looked up ({}): connected by the addresses of before", name_,
-               uv_strerror(status));
+  log::warn("redis {}: its name cannot be looked up ({}): connected by the addresses of before", name_,
+            uv_strerror(status));
 }
 
 void Link::go_down(const Refusal& refusal) {
@@ -190,14 +189,14 @@ void Link::report_down(const Refusal& refusal) {
   const bool is_news = !has_reported_down_ || (refusal.is_lasting && !has_reported_refusal_);
   if (!is_news) return;
   has_reported_refusal_ = refusal.is_lasting;
-  spdlog::warn(
+  log::warn(
       "redis {}: down: {}; {}on_failure decides meanwhile", name_, why_down_,
       refusal.is_lasting ? "that is for a person to change, so it is tried again in 30 to 60 s only; " : "");
   if (std::exchange(has_reported_down_, true)) return;
   reminder_timer_.every(kRemindEvery, [this] {
     const auto span = std::chrono::duration_cast<seconds>(loop_.now() - down_since_);
-    spdlog::warn("redis {}: still down after {} s and {} attempts: {}{}", name_, span.count(), attempts_,
-                 why_down_, reminder_ ? "; " + reminder_() : "");
+    log::warn("redis {}: still down after {} s and {} attempts: {}{}", name_, span.count(), attempts_,
+              why_down_, reminder_ ? "; " + reminder_() : "");
   });
 }
 
@@ -239,7 +238,7 @@ void Link::follow() {
     if (!is_up_ || !found) return;
     const RedisEndpoint& present = connection_->endpoint();
     if (found->host == present.host && found->port == present.port) return;
-    spdlog::info("redis {}: moves from {} to {}", name_, present.display(), found->display());
+    log::info("redis {}: moves from {} to {}", name_, present.display(), found->display());
     // Never from inside the source's callback: the attempt asks the source again.
     renewal_timer_.once(limiter::Micros{0}, [this] { begin_attempt(); });
   });

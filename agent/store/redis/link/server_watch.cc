@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT
 #include "agent/store/redis/link/server_watch.h"
 
-#include <spdlog/spdlog.h>
-
 #include <charconv>
 #include <memory>
 #include <utility>
+
+#include "agent/log/log.h"
 
 namespace allowd::store {
 namespace {
@@ -66,7 +66,7 @@ void ServerWatch::look_at_round_trips(Connection& connection, SteadyTime now) {
   slow_replies_ += trips.slow;
   const bool is_slow = trips.slow >= kFewestSlow && trips.slow * 100 > trips.all * (100 - kPercentile);
   if (!is_slow_.should_tell(is_slow, now)) return;
-  spdlog::warn(
+  log::warn(
       "redis {}: {} of {} answers of the last minute took longer than {} us, half of agent.deadline; the p99 "
       "of its "
       "round trip is too near to the deadline",
@@ -91,15 +91,15 @@ void ServerWatch::look(Connection& connection, SteadyTime now) {
 
 void ServerWatch::judge(const ServerReport& report, SteadyTime now) {
   if (may_evict_.should_tell(report.may_evict(), now)) {
-    spdlog::warn(
+    log::warn(
         "redis {}: its maxmemory_policy is {}: when it is full it forgets what was used; noeviction does not",
         name_, *report.maxmemory_policy);
   }
   if (!report.evicted_keys) return;
   const auto before = std::exchange(evicted_before_, report.evicted_keys);
   if (before && evicts_.should_tell(*report.evicted_keys > *before, now)) {
-    spdlog::warn("redis {}: it has evicted {} keys since a minute ago: what was used may be forgotten", name_,
-                 *report.evicted_keys - *before);
+    log::warn("redis {}: it has evicted {} keys since a minute ago: what was used may be forgotten", name_,
+              *report.evicted_keys - *before);
   }
 }
 

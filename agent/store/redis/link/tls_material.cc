@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: MIT
 #include "agent/store/redis/link/tls_material.h"
 
-#include <spdlog/spdlog.h>
-
 #include <utility>
+
+#include "agent/log/log.h"
 
 namespace allowd::store {
 
 TlsMaterial::TlsMaterial(loop::Loop& loop, tls::TlsOptions options)
     : options_(std::move(options)), task_(loop) {
   if (!options_.verify) {
-    spdlog::warn(
+    log::warn(
         "redis: TLS: verify = false: any certificate is believed, so whoever sits in between can pass for "
         "Redis");
   }
@@ -36,10 +36,10 @@ void TlsMaterial::start() {
 void TlsMaterial::finish(Result<tls::TlsContext> made) {
   if (made) {
     last_good_ = *made;
-    if (std::exchange(has_reported_, false)) spdlog::info("redis: TLS: the files can be read again");
+    if (std::exchange(has_reported_, false)) log::info("redis: TLS: the files can be read again");
   } else if (last_good_) {
     if (!std::exchange(has_reported_, true))
-      spdlog::warn("redis: TLS: {}; what was read before stays in use", made.error().message);
+      log::warn("redis: TLS: {}; what was read before stays in use", made.error().message);
     made = *last_good_;
   }
   for (const auto& waiting : std::exchange(waiting_, {})) {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
 #include "agent/store/redis/topology/slot_map_watch.h"
 
-#include <spdlog/spdlog.h>
-
 #include <algorithm>
 #include <utility>
+
+#include "agent/log/log.h"
 
 namespace allowd::store {
 namespace {
@@ -77,12 +77,12 @@ void SlotMapWatch::on_answer(const RedisEndpoint& asked, const Result<Reply>& an
 void SlotMapWatch::end(bool has_map) {
   is_asking_ = false;
   if (has_map) {
-    if (std::exchange(has_reported_, false)) spdlog::info("redis cluster: its slots are known again");
+    if (std::exchange(has_reported_, false)) log::info("redis cluster: its slots are known again");
   } else {
     ++failures_total_;
     is_doubted_ = true;
     if (!std::exchange(has_reported_, true))
-      spdlog::warn("redis cluster: nobody says which node keeps what: {}", problems_);
+      log::warn("redis cluster: nobody says which node keeps what: {}", problems_);
   }
   schedule();
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "agent/log_setup.h"
+#include "agent/log/setup.h"
 
 #include <spdlog/pattern_formatter.h>
 #include <spdlog/sinks/stdout_sinks.h>
