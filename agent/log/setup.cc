@@ -11,7 +11,7 @@
 #include <cstdlib>
 #include <memory>
 
-namespace allowd {
+namespace allowd::log {
 namespace {
 
 // JOURNAL_STREAM names the device and inode of the stream that the journal reads.
@@ -40,7 +40,7 @@ class SyslogPriority final : public spdlog::custom_flag_formatter {
 
 }  // namespace
 
-void set_up_log() {
+void set_up() {
   auto logger = std::make_shared<spdlog::logger>("allowd", std::make_shared<spdlog::sinks::stderr_sink_st>());
   if (stderr_is_journal()) {
     auto formatter = std::make_unique<spdlog::pattern_formatter>();
@@ -52,4 +52,4 @@ void set_up_log() {
   spdlog::set_default_logger(std::move(logger));
 }
 
-}  // namespace allowd
+}  // namespace allowd::log

@@ -4,8 +4,8 @@
 // with its syslog priority in angle brackets instead of a time (sd-daemon(3)).
 #pragma once
 
-namespace allowd {
+namespace allowd::log {
 
-void set_up_log();
+void set_up();
 
-}  // namespace allowd
+}  // namespace allowd::log
