@@ -2,6 +2,7 @@
 # Installs what is missing, builds, and runs every test: tests/run.sh [STEP...]
 #   dev      (the default) the development build and all tests
 #   asan     the same under AddressSanitizer and UndefinedBehaviorSanitizer
+#   tsan     under ThreadSanitizer, those of them in which other threads work: look-ups, files, TLS handshakes
 #   fuzz     every fuzz target for $FUZZ_SECONDS (60)
 #   format   clang-format agrees with every source file
 #   install  cmake --install of the development build, and the installed agent answers
@@ -22,24 +23,33 @@ venv=$PWD/build/venv/bin/python
 # Many of the tests mostly wait, so more of them run at a time than there are processors.
 jobs=$(($(nproc) + 1))
 
-run_ctest() {
+build() {
   local preset=$1
   shift
   local bench=OFF
   if [ "$preset" = dev ]; then bench=ON; fi
   cmake --preset "$preset" -DPython3_EXECUTABLE="$venv" -DALLOWD_TESTS=ON -DALLOWD_BENCH="$bench" -DCMAKE_INSTALL_PREFIX=/usr
-  cmake --build --preset "$preset"
-  ctest --preset "$preset" -j"$jobs" "$@"
+  cmake --build --preset "$preset" "$@"
 }
 
 for step in "${steps[@]}"; do
   echo "== $step"
   case "$step" in
-    dev) run_ctest dev ;;
+    dev)
+      build dev
+      ctest --preset dev -j"$jobs"
+      ;;
     # A sanitizer slows the agent several times over: fewer random histories, nothing that is Python alone, and of the
     # faults only the proxy's.
-    asan | tsan)
-      PROPERTY_STEPS="${PROPERTY_STEPS:-20000}" ALLOWD_HISTORIES="${ALLOWD_HISTORIES:-800}" run_ctest "$step" -E '^(python_client|property_judge|property_oracle|e2e_check|chaos_[^p].*)$'
+    asan)
+      build asan
+      PROPERTY_STEPS="${PROPERTY_STEPS:-20000}" ALLOWD_HISTORIES="${ALLOWD_HISTORIES:-800}" ctest --preset asan -j"$jobs" \
+        -E '^(python_client|property_judge|property_oracle|e2e_check|chaos_[^p].*)$'
+      ;;
+    tsan)
+      threaded=(loop tls redis_link)
+      build tsan --target allowd allowctl "${threaded[@]/#/test_}"
+      ctest --preset tsan -j"$jobs" -R '^(loop|tls|redis_link|e2e_tls|e2e_redis_names|e2e_redis_sign_in|chaos_proxy_tls)$'
       ;;
     fuzz) tests/fuzz/run.sh "${FUZZ_SECONDS:-60}" ;;
     format) git ls-files '*.cc' '*.h' | xargs clang-format-14 --dry-run --Werror ;;

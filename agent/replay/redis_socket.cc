@@ -16,12 +16,12 @@ namespace {
 
 constexpr timeval kTimeout{5, 0};
 
-Error failed(std::string what) { return {Error::Code::system, std::move(what)}; }
+Error socket_error(std::string what) { return {Error::Code::system, std::move(what)}; }
 
-Error failed_by_errno() {
+Error socket_error_of_errno() {
   // So a blocking socket says that its time is over.
-  if (errno == EAGAIN || errno == EWOULDBLOCK) return failed("no answer within five seconds");
-  return failed(std::generic_category().message(errno));
+  if (errno == EAGAIN || errno == EWOULDBLOCK) return socket_error("no answer within five seconds");
+  return socket_error(std::generic_category().message(errno));
 }
 
 }  // namespace
@@ -31,9 +31,9 @@ Result<std::unique_ptr<RedisSocket>> RedisSocket::connect(const store::RedisEndp
   redisContext* context = endpoint.unix_path.empty()
                               ? redisConnectWithTimeout(endpoint.host.c_str(), endpoint.port, kTimeout)
                               : redisConnectUnixWithTimeout(endpoint.unix_path.c_str(), kTimeout);
-  if (context == nullptr) return failed("out of memory");
+  if (context == nullptr) return socket_error("out of memory");
   std::unique_ptr<RedisSocket> socket(new RedisSocket(context));
-  if (context->err != 0) return failed(context->errstr);
+  if (context->err != 0) return socket_error(context->errstr);
   redisSetTimeout(context, kTimeout);
   if (!endpoint.is_tls) return socket;
   if (auto problem = socket->start_tls(endpoint, tls)) return std::move(*problem).within("TLS");
@@ -62,7 +62,7 @@ Failure RedisSocket::write(std::string_view plain) {
     const ssize_t sent = ::send(context_->fd, rest.data(), rest.size(), MSG_NOSIGNAL);
     if (sent < 0 && errno != EINTR) {
       encrypted_.clear();
-      return failed_by_errno();
+      return socket_error_of_errno();
     }
     if (sent > 0) rest.remove_prefix(static_cast<std::size_t>(sent));
   }
@@ -81,8 +81,8 @@ Failure RedisSocket::receive() {
   ssize_t count = 0;
   do count = ::recv(context_->fd, bytes.data(), bytes.size(), 0);
   while (count < 0 && errno == EINTR);
-  if (count < 0) return failed_by_errno();
-  if (count == 0) return failed("the server has closed the connection");
+  if (count < 0) return socket_error_of_errno();
+  if (count == 0) return socket_error("the server has closed the connection");
   const std::string_view arrived(bytes.data(), static_cast<std::size_t>(count));
   if (!tls_) return reader_.feed(arrived);
   auto problem = tls_->receive(std::as_bytes(std::span(arrived)), decrypted_, encrypted_);
@@ -90,7 +90,7 @@ Failure RedisSocket::receive() {
   if (!problem) problem = std::move(unsent);
   if (!problem && !decrypted_.empty()) problem = reader_.feed(decrypted_.view());
   decrypted_.clear();
-  if (!problem && tls_->has_ended()) problem = failed("the server has closed the connection");
+  if (!problem && tls_->has_ended()) problem = socket_error("the server has closed the connection");
   return problem;
 }
 

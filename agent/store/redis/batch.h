@@ -15,6 +15,9 @@ namespace allowd::store {
 
 class Shard;
 
+// That a question, or a reset, follows before it fails.
+inline constexpr int kMostRedirections = 5;
+
 // Questions that go as one script. All of their keys are of one group, and so in one slot.
 struct Batch {
   std::shared_ptr<ScriptCall> call;

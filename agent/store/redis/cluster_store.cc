@@ -13,7 +13,6 @@ namespace {
 constexpr std::size_t kMaxNodes = KeyGroups::kGroups;
 constexpr limiter::Micros kKeepFor = std::chrono::seconds(10);
 constexpr limiter::Micros kWatchEvery = std::chrono::milliseconds(100);
-constexpr int kMostRedirections = 5;
 
 }  // namespace
 

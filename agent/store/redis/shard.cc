@@ -15,7 +15,6 @@ using limiter::Operation;
 
 constexpr limiter::Micros kResetPatience = std::chrono::seconds(1);
 constexpr limiter::Micros kConnectPatience = std::chrono::milliseconds(500);
-constexpr std::uint8_t kMostRedirections = 5;
 
 }  // namespace
 

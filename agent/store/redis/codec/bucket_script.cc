@@ -12,7 +12,7 @@ namespace {
 // Reply one number per question: used before the takes or peeks if the first passed, -1 - used if not; after
 //       a refund or force. Then, for every question under a limit with ticks above 1 µs, the microseconds
 //       since its last whole tick; then how many values were put right.
-constexpr std::string_view kPart = R"lua(
+constexpr std::string_view kBucketPart = R"lua(
 if kind == 'b' then
 local FORMAT = 1
 local LAYOUT = '<BI7I7I7I5'  -- format, unit, last, used, and the second of the clock at which it will be full
@@ -132,6 +132,6 @@ end
 
 }  // namespace
 
-std::string_view bucket_part() { return kPart.substr(1); }
+std::string_view bucket_part() { return kBucketPart.substr(1); }
 
 }  // namespace allowd::store

@@ -10,7 +10,7 @@ namespace {
 // ARGV  "c", now, then (operation, cost, W in milliseconds) per question
 // Reply per question: the count and the milliseconds until its window ends; then how many values were put
 // right.
-constexpr std::string_view kPart = R"lua(
+constexpr std::string_view kCounterPart = R"lua(
 if kind == 'c' then
 local at = 2
 for k = 1, #KEYS do
@@ -43,6 +43,6 @@ end
 
 }  // namespace
 
-std::string_view counter_part() { return kPart.substr(1); }
+std::string_view counter_part() { return kCounterPart.substr(1); }
 
 }  // namespace allowd::store

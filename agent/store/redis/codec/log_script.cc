@@ -13,7 +13,7 @@ namespace {
 //       values were put right.
 //
 // A value is the format number and 9 bytes per stamp, oldest first: its time (7) and how many permits (2).
-constexpr std::string_view kPart = R"lua(
+constexpr std::string_view kLogPart = R"lua(
 if kind == 'l' then
 local FORMAT, STAMP = 3, '<I7I2'
 local values, written, at = call('MGET', unpack(KEYS)), {}, 2
@@ -109,6 +109,6 @@ end
 
 }  // namespace
 
-std::string_view log_part() { return kPart.substr(1); }
+std::string_view log_part() { return kLogPart.substr(1); }
 
 }  // namespace allowd::store

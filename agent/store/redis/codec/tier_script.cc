@@ -16,7 +16,7 @@ namespace {
 // A value is the format number and a part per tier, of 34 bytes: its identity, three numbers (bucket: unit,
 // used, last; window: count before, count, start), and the second at which it may be forgotten. Parts that no
 // tier of the limit claims are kept until then, at most 16.
-constexpr std::string_view kPart = R"lua(
+constexpr std::string_view kTierPart = R"lua(
 if kind == 't' then
 local FORMAT, LAYOUT, PART, MOST_OTHERS = 2, '<I7I7I7I5', 34, 16
 
@@ -195,6 +195,6 @@ end
 
 }  // namespace
 
-std::string_view tier_part() { return kPart.substr(1); }
+std::string_view tier_part() { return kTierPart.substr(1); }
 
 }  // namespace allowd::store

@@ -9,8 +9,6 @@
 namespace allowd::store {
 namespace {
 
-constexpr int kClockRounds = 3;
-
 // What INFO says of the server, or 0: an ACL may forbid it.
 int major_version_in(const Reply& reply) {
   constexpr std::string_view kName = "redis_version:";

@@ -24,6 +24,9 @@ struct ClockReadings {
   ServerError kind = ServerError::other;
 };
 
+// Enough for one of them not to have been held up.
+inline constexpr int kClockRounds = 3;
+
 // Asks TIME `rounds` times, one after the other, then calls `done`; never if the connection ends before.
 void ask_time(Connection& connection, int rounds, std::function<void(ClockReadings)> done);
 

@@ -20,8 +20,7 @@ constexpr limiter::Micros kStallCheckEvery = milliseconds(250);
 constexpr limiter::Micros kDrainFor = seconds(30);
 constexpr limiter::Micros kClockEvery = seconds(5);
 constexpr limiter::Micros kFollowEvery = seconds(1);
-constexpr limiter::Micros kRemindEvery = std::chrono::minutes(1);
-constexpr int kClockRounds = 3;
+constexpr limiter::Micros kReportDownEvery = std::chrono::minutes(1);
 // While a person has to change something.
 constexpr limiter::Micros kRefusedLeast = seconds(30), kRefusedMost = seconds(60);
 // What has ended sooner was not worth a fresh start of the back-off.
@@ -193,7 +192,7 @@ void Link::report_down(const Refusal& refusal) {
       "redis {}: down: {}; {}on_failure decides meanwhile", name_, why_down_,
       refusal.is_lasting ? "that is for a person to change, so it is tried again in 30 to 60 s only; " : "");
   if (std::exchange(has_reported_down_, true)) return;
-  reminder_timer_.every(kRemindEvery, [this] {
+  reminder_timer_.every(kReportDownEvery, [this] {
     const auto span = std::chrono::duration_cast<seconds>(loop_.now() - down_since_);
     log::warn("redis {}: still down after {} s and {} attempts: {}{}", name_, span.count(), attempts_,
               why_down_, reminder_ ? "; " + reminder_() : "");

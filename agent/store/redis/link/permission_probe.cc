@@ -13,13 +13,13 @@ namespace allowd::store {
 namespace {
 
 // Behind the command and the key.
-struct Probe {
+struct ProbedCommand {
   std::string_view command;
   std::array<std::string_view, 2> rest;
   std::size_t rest_size;
 };
 
-constexpr std::array<Probe, 10> kProbes{{
+constexpr std::array<ProbedCommand, 10> kProbedCommands{{
     {"MGET", {}, 0},
     {"GET", {}, 0},
     {"PTTL", {}, 0},
@@ -41,7 +41,7 @@ std::string lower(std::string_view text) {
 
 struct Findings {
   std::vector<std::string> missing;
-  std::size_t open = kProbes.size();
+  std::size_t open = kProbedCommands.size();
   std::function<void(const std::vector<std::string>&)> done;
 };
 
@@ -49,7 +49,7 @@ struct Findings {
 
 std::vector<std::string_view> commands_of_script() {
   std::vector<std::string_view> commands;
-  for (const Probe& probe : kProbes) commands.push_back(probe.command);
+  for (const ProbedCommand& probe : kProbedCommands) commands.push_back(probe.command);
   return commands;
 }
 
@@ -59,7 +59,7 @@ void find_missing_permissions(Connection& connection, std::string_view key,
   findings->done = std::move(done);
   // Below the same prefix and hash tag, but none that a limit could have: those go on with a kind's letter.
   const std::string own = std::string(key.substr(0, key.find("}:") + 2)) + "?";
-  for (const Probe& probe : kProbes) {
+  for (const ProbedCommand& probe : kProbedCommands) {
     ByteBuffer& out = connection.outbox();
     write_command_header(out, 2 + probe.rest_size);
     write_bulk(out, probe.command);
