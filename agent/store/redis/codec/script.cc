@@ -10,7 +10,7 @@ namespace {
 
 // What all parts share.
 constexpr std::string_view kPrelude = R"lua(
-local unpack, pack, read = unpack or table.unpack, struct.pack, struct.unpack
+local unpack, pack, read = table.unpack or unpack, struct.pack, struct.unpack
 local call, ceil, format, byte, sub = redis.call, math.ceil, string.format, string.byte, string.sub
 local MOST, LATEST, UNKNOWN = 4503599627370496, 9007199254740992, -9007199254740992
 local kind, now = ARGV[1], tonumber(ARGV[2])
