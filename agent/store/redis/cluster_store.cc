@@ -135,7 +135,11 @@ ClusterStore::Node* ClusterStore::node_of(std::string_view redirection, const Re
 void ClusterStore::redirect(Shard& from, const Batch& batch, ServerError error, std::string_view text) {
   redirections_total_ += batch.call->items().size();
   Group& group = groups_[batch.group];
-  if (error == ServerError::try_again) {
+  // Before Redis 7 a server says ASK to a script about several keys as soon as one of them has left; only key
+  // by key does it tell which. To ask the other server about one that is still here would count it twice.
+  const bool may_be_parted =
+      error == ServerError::ask && batch.call->items().size() > 1 && !batch.call->is_together();
+  if (error == ServerError::try_again || may_be_parted) {
     Shard& keeper = group.node != nullptr ? *group.node->shard : from;
     return keeper.take_over(batch, Shard::Passage::one_by_one);
   }
