@@ -17,8 +17,10 @@ Result<std::unique_ptr<RedisHistoryStore>> RedisHistoryStore::connect(const stor
   if (!socket) return failed(socket.error().message);
   std::unique_ptr<RedisHistoryStore> store(new RedisHistoryStore(std::move(*socket), std::move(prefix)));
   if (!endpoint.password.empty()) {
-    auto signed_in = endpoint.user.empty() ? store->call({"AUTH", endpoint.password})
-                                           : store->call({"AUTH", endpoint.user, endpoint.password});
+    // Without users, before Redis 6, there is the one.
+    const bool is_default = endpoint.user.empty() || endpoint.user == "default";
+    auto signed_in = is_default ? store->call({"AUTH", endpoint.password})
+                                : store->call({"AUTH", endpoint.user, endpoint.password});
     if (!signed_in) return std::move(signed_in.error());
   }
   auto selected = store->call({"SELECT", std::to_string(endpoint.db)});

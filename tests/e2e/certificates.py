@@ -7,6 +7,7 @@ Ownership  All files are in the directory that the caller gives.
 from __future__ import annotations
 
 import itertools
+import ssl
 import subprocess
 from pathlib import Path
 from typing import NamedTuple
@@ -22,6 +23,25 @@ def _openssl(*arguments: str | Path) -> None:
 class Certificate(NamedTuple):
     cert: Path
     key: Path
+
+
+class TlsFiles(NamedTuple):
+    """What a server shows and believes, and with it those who ask it."""
+
+    authority: Path
+    certificate: Certificate
+
+    def directives(self) -> list[tuple[str, str]]:
+        """Of a server that asks its clients for no certificate; it shows its own to other servers."""
+        return [
+            ("tls-cert-file", str(self.certificate.cert)),
+            ("tls-key-file", str(self.certificate.key)),
+            ("tls-ca-cert-file", str(self.authority)),
+            ("tls-auth-clients", "no"),
+        ]
+
+    def context(self) -> ssl.SSLContext:
+        return ssl.create_default_context(cafile=str(self.authority))
 
 
 class Authority:

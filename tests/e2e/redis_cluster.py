@@ -6,15 +6,17 @@ Ownership  A RedisCluster owns its servers. close() ends exactly their processes
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from processes import wait_until
-from redis_server import RedisServer, free_port
+from redis_server import RedisServer, free_port, needs, version
 from resp import RedisError
 
 SLOTS = 16_384
+_BUS_BESIDE = 10_000  # before Redis 7 the other nodes' port is so much above the clients'
 NODE_TIMEOUT_MS = 1000
 
 
@@ -28,15 +30,19 @@ class RedisCluster:
         self.replicas = [self._make(f"r{number}") for number in range(replicas)]
 
     def _make(self, name: str) -> RedisServer:
+        is_old = version() < (7,)
+        if "--tls-cluster" in self._options:
+            needs(7)  # before, the bus stands beside the port for TLS
+        newer = () if is_old else ("--cluster-port", str(free_port()), "--cluster-allow-replica-migration", "no")
         return RedisServer(
             self._directory / name,
             *("--cluster-enabled", "yes"),
-            *("--cluster-port", str(free_port())),
             *("--cluster-node-timeout", str(NODE_TIMEOUT_MS)),
             *("--cluster-replica-validity-factor", "0"),
             *("--repl-diskless-sync-delay", "0"),
-            *("--cluster-allow-replica-migration", "no"),
+            *newer,
             *self._options,
+            port=_free_port_with_a_bus() if is_old else 0,
         )
 
     @property
@@ -51,7 +57,7 @@ class RedisCluster:
         count = len(self.masters)
         for number, server in enumerate(self.masters):
             first, end = SLOTS * number // count, SLOTS * (number + 1) // count
-            server.call("CLUSTER", "ADDSLOTSRANGE", first, end - 1)
+            server.call("CLUSTER", "ADDSLOTS", *range(first, end))
             server.call("CLUSTER", "SET-CONFIG-EPOCH", number + 1)
         for server in self.servers[1:]:
             self._introduce(server)
@@ -147,7 +153,16 @@ class RedisCluster:
         new_owner = node_id(target)
         others = [server for server in self.masters if server not in (source, target) and server.is_running()]
         for server in [target, source, *others]:
-            server.call("CLUSTER", "SETSLOT", slot, "NODE", new_owner)
+            try:
+                server.call("CLUSTER", "SETSLOT", slot, "NODE", new_owner)
+            except RedisError as problem:
+                # Before Redis 7, who has lost his last slot follows who took it.
+                if version() >= (7,) or "only with masters" not in str(problem):
+                    raise
+        if version() < (7,):
+            # These do not tell the others at once, who would claim their next slot for the same epoch.
+            told = [server for server in self.masters if server.is_running()]
+            wait_until(lambda: len({_epoch_of(new_owner, server) for server in told}) == 1, "the move is known")
 
     def move(self, slot: int, source: RedisServer, target: RedisServer) -> None:
         self.begin_move(slot, source, target)
@@ -158,7 +173,26 @@ def node_id(server: RedisServer) -> str:
     return str(server.call("CLUSTER", "MYID").decode())
 
 
+def _epoch_of(node: str, server: RedisServer) -> str:
+    """The configuration epoch that the server has heard of the node."""
+    lines = server.call("CLUSTER", "NODES").decode().splitlines()
+    return next(line.split()[6] for line in lines if line.startswith(node))
+
+
+def _free_port_with_a_bus() -> int:
+    while True:
+        port = free_port()
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port + _BUS_BESIDE))
+            except (OSError, OverflowError):  # taken, or beyond all ports
+                continue
+            return port
+
+
 def cluster_port(server: RedisServer) -> int:
+    if version() < (7,):
+        return server.port + _BUS_BESIDE
     _, value = server.call("CONFIG", "GET", "cluster-port")
     return int(value)
 

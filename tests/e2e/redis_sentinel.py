@@ -1,38 +1,44 @@
 # SPDX-License-Identifier: MIT
-"""A master, a replica and three real redis-sentinels that watch over them.
+"""A master, a replica and three real redis-sentinels that watch over them, if wanted over TLS alone.
 
 Ownership  A SentinelTrio owns all five processes and their files. close() ends exactly those.
 """
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import time
 from pathlib import Path
 from typing import Any
 
 import processes
-from redis_server import RedisServer, free_port
+from certificates import TlsFiles
+from redis_server import RedisServer, free_port, needs, program
 from resp import RedisClient, RedisError
 
 MASTER = "main"
 _DOWN_AFTER_MS = 700  # how long a server is silent until a sentinel takes it for dead
 
 
+def _over_tls(tls: TlsFiles) -> list[str]:
+    """Lines of a config, also for what this server says to others."""
+    return [*(f"{name} {value}" for name, value in tls.directives()), "tls-replication yes"]
+
+
 class Sentinel:
     """One redis-sentinel."""
 
-    def __init__(self, directory: Path, master_port: int, server_password: str, password: str) -> None:
-        program = shutil.which("redis-server")
-        assert program, "redis-server is not installed"
+    def __init__(
+        self, directory: Path, master_port: int, server_password: str, password: str, tls: TlsFiles | None
+    ) -> None:
         directory.mkdir()
         self.port = free_port()
         self._password = password
+        self._tls = tls
         self._log = directory / "sentinel.log"
         config = directory / "sentinel.conf"
         lines = [
-            f"port {self.port}",
+            *([f"tls-port {self.port}", "port 0", *_over_tls(tls)] if tls else [f"port {self.port}"]),
             "bind 127.0.0.1",
             f"dir {directory}",
             f"sentinel monitor {MASTER} 127.0.0.1 {master_port} 2",
@@ -44,14 +50,14 @@ class Sentinel:
         if password:
             lines += [f"requirepass {password}", f"sentinel sentinel-pass {password}"]
         config.write_text("\n".join(lines) + "\n")
-        self._process: subprocess.Popen[bytes] | None = processes.start([program, config, "--sentinel"], self._log)
+        self._process: subprocess.Popen[bytes] | None = processes.start([program(), config, "--sentinel"], self._log)
 
     @property
     def url(self) -> str:
-        return f"redis://127.0.0.1:{self.port}"
+        return f"{'rediss' if self._tls else 'redis'}://127.0.0.1:{self.port}"
 
     def call(self, *words: str | int) -> Any:
-        with RedisClient(self.port) as client:
+        with RedisClient(self.port, tls=self._tls.context() if self._tls else None) as client:
             if self._password:
                 client.call("AUTH", self._password)
             return client.call(*words)
@@ -75,20 +81,26 @@ class Sentinel:
 class SentinelTrio:
     """Running, and ready for a failover."""
 
-    def __init__(self, directory: Path, *, server_password: str = "", password: str = "") -> None:
+    def __init__(
+        self, directory: Path, *, server_password: str = "", password: str = "", tls: TlsFiles | None = None
+    ) -> None:
+        if password:
+            needs(6, 2)
         directory.mkdir(exist_ok=True)
-        auth = ["--masterauth", server_password] if server_password else []
+        among = ["--masterauth", server_password] if server_password else []
+        if tls:
+            among += ["--tls-replication", "yes"]
         self.servers: list[RedisServer] = []
         self.sentinels: list[Sentinel] = []
         try:
-            first = RedisServer(directory / "m", *auth, password=server_password)
+            first = RedisServer(directory / "m", *among, password=server_password, tls=tls)
             self.servers.append(first)
             first.start()
-            replica = ["--replicaof", f"127.0.0.1 {first.port}", "--repl-diskless-sync-delay", "0"]
-            self.servers.append(RedisServer(directory / "r", *auth, *replica, password=server_password))
+            replica = ["--replicaof", "127.0.0.1", str(first.port), "--repl-diskless-sync-delay", "0"]
+            self.servers.append(RedisServer(directory / "r", *among, *replica, password=server_password, tls=tls))
             self.servers[1].start()
             for number in range(3):
-                self.sentinels.append(Sentinel(directory / f"s{number}", first.port, server_password, password))
+                self.sentinels.append(Sentinel(directory / f"s{number}", first.port, server_password, password, tls))
             for sentinel in self.sentinels:
                 processes.wait_until(sentinel.is_ready, "a sentinel knows the others", 30)
         except BaseException:

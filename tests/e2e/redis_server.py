@@ -1,22 +1,31 @@
 # SPDX-License-Identifier: MIT
 """A real redis-server that can be paused, killed and started again at the same place.
 
+ALLOWD_REDIS_SERVER names the program, where it is not the redis-server of the PATH. What an older one does not have
+skips the test that wants it.
+
 Ownership  A RedisServer owns its process and its files. close() ends exactly that process.
 """
 
 from __future__ import annotations
 
 import itertools
+import os
+import re
 import shutil
 import signal
 import socket
 import subprocess
 import threading
 from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
+import pytest
+
 import processes
+from certificates import TlsFiles
 from resp import RedisClient, RedisError
 
 
@@ -24,6 +33,31 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+@cache
+def program() -> Path:
+    """The server that is tested against."""
+    name = os.environ.get("ALLOWD_REDIS_SERVER") or "redis-server"
+    found = shutil.which(name)
+    assert found, f"{name} is not installed"
+    return Path(found).absolute()
+
+
+@cache
+def version() -> tuple[int, ...]:
+    """Of that server, as (7, 0, 15)."""
+    told = subprocess.run([program(), "--version"], capture_output=True, text=True, timeout=10).stdout
+    found = re.search(r" v=(\d+(?:\.\d+)*)", told)
+    assert found, told
+    return tuple(int(part) for part in found[1].split("."))
+
+
+def needs(*least: int) -> None:
+    """Skips the test on a server before that version."""
+    if version() < least:
+        numbers = [".".join(str(part) for part in which) for which in (version(), least)]
+        pytest.skip("Redis {} lacks what came with {}".format(*numbers))
 
 
 _FORMAT = 1  # the number that a value begins with
@@ -66,19 +100,29 @@ return {page[1], found}
 
 
 class RedisServer:
-    """Not running until start(). `within` is a command that becomes the one behind it."""
+    """Not running until start(). `within` is a command that becomes the one behind it. With `tls` its port is for TLS
+    alone; without a `port` it gets a free one."""
 
     running: ClassVar[set[RedisServer]] = set()
 
-    def __init__(self, directory: Path, *options: str, password: str = "", within: Sequence[str] = ()) -> None:
-        program = shutil.which("redis-server")
-        assert program, "redis-server is not installed"
+    def __init__(
+        self,
+        directory: Path,
+        *options: str,
+        password: str = "",
+        within: Sequence[str] = (),
+        tls: TlsFiles | None = None,
+        port: int = 0,
+    ) -> None:
+        if tls:
+            needs(6)
         directory.mkdir()
-        self.port = free_port()
+        self.port = port or free_port()
         self.unix_path = directory / "redis.sock"
-        self._program = [*within, program]
+        self._program = [*within, program()]
         self.directory = directory
         self._password = password
+        self._tls = tls
         self._options = [*options, *(["--requirepass", password] if password else [])]
         self._process: subprocess.Popen[bytes] | None = None
         self._is_paused = False
@@ -91,7 +135,7 @@ class RedisServer:
     @property
     def url(self) -> str:
         credentials = f":{self._password}@" if self._password else ""
-        return f"redis://{credentials}127.0.0.1:{self.port}"
+        return f"{'rediss' if self._tls else 'redis'}://{credentials}127.0.0.1:{self.port}"
 
     def config(self, *, prefix: str = "", reconnect_max: str = "250ms") -> str:
         """The lines of an agent's [redis] table."""
@@ -101,7 +145,9 @@ class RedisServer:
     # Its life
 
     def start(self) -> None:
-        where = ["--port", str(self.port), "--bind", "127.0.0.1", "--unixsocket", str(self.unix_path)]
+        ports = ["--port", "0", "--tls-port", str(self.port)] if self._tls else ["--port", str(self.port)]
+        secured = [word for name, value in self._tls.directives() for word in (f"--{name}", value)] if self._tls else []
+        where = [*ports, *secured, "--bind", "127.0.0.1", "--unixsocket", str(self.unix_path)]
         files = ["--dir", str(self.directory), "--save", ""]
         command = [*self._program, *where, *files, *self._options]
         self._process = processes.start(command, self.directory / "redis.log")
@@ -143,6 +189,8 @@ class RedisServer:
         return client
 
     def call(self, *words: str | bytes | int) -> Any:
+        if words[0] == "ACL":
+            needs(6)
         with self.client() as client:
             return client.call(*words)
 
@@ -181,7 +229,7 @@ class RedisServer:
 
     def hang(self) -> Callable[[], object]:
         """Has it run a script without end, so that it answers BUSY; what is returned ends that."""
-        self.call("CONFIG", "SET", "busy-reply-threshold", "20")
+        self.call("CONFIG", "SET", "lua-time-limit", "20")
 
         def run() -> None:
             try:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import socket
+import ssl
 from pathlib import Path
 from typing import Any
 
@@ -58,14 +59,16 @@ class Stream:
 
 
 class RedisClient:
-    """One connection to a Redis server, at a Unix socket or a port of the loopback address."""
+    """One connection to a Redis server, at a Unix socket or a port of the loopback address; over TLS if `tls` says how."""
 
-    def __init__(self, address: Path | int, timeout: float = 10.0) -> None:
+    def __init__(self, address: Path | int, timeout: float = 10.0, tls: ssl.SSLContext | None = None) -> None:
         is_unix = isinstance(address, Path)
         connection = socket.socket(socket.AF_UNIX if is_unix else socket.AF_INET)
         connection.settimeout(timeout)
         try:
             connection.connect(str(address) if is_unix else ("127.0.0.1", address))
+            if tls:
+                connection = tls.wrap_socket(connection, server_hostname="127.0.0.1")
         except OSError:
             connection.close()
             raise

@@ -26,8 +26,9 @@ void sign_in_by_auth(Connection& connection, const std::string& user, const std:
     connection.flush();
     return done(std::nullopt);
   }
-  user.empty() ? write_command(connection.outbox(), {"AUTH", password})
-               : write_command(connection.outbox(), {"AUTH", user, password});
+  const bool is_default = user.empty() || user == kDefaultUser;
+  is_default ? write_command(connection.outbox(), {"AUTH", password})
+             : write_command(connection.outbox(), {"AUTH", user, password});
   connection.expect([&connection, done = std::move(done)](const Reply& reply) {
     if (reply == nullptr) return;
     if (is_error(reply)) {
