@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """A real redis-server that can be paused, killed and started again at the same place.
 
-ALLOWD_REDIS_SERVER names the program, where it is not the redis-server of the PATH. What an older one does not have
-skips the test that wants it.
+ALLOWD_REDIS_SERVER names another program than the redis-server of the PATH. What that one lacks skips the test that wants
+it; of the PATH's everything is expected.
 
 Ownership  A RedisServer owns its process and its files. close() ends exactly that process.
 """
@@ -35,10 +35,13 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+_OTHER_PROGRAM = os.environ.get("ALLOWD_REDIS_SERVER", "")
+
+
 @cache
 def program() -> Path:
     """The server that is tested against."""
-    name = os.environ.get("ALLOWD_REDIS_SERVER") or "redis-server"
+    name = _OTHER_PROGRAM or "redis-server"
     found = shutil.which(name)
     assert found, f"{name} is not installed"
     return Path(found).absolute()
@@ -54,10 +57,19 @@ def version() -> tuple[int, ...]:
 
 
 def needs(*least: int) -> None:
-    """Skips the test on a server before that version."""
+    """What came with that version of Redis."""
     if version() < least:
-        numbers = [".".join(str(part) for part in which) for which in (version(), least)]
-        pytest.skip("Redis {} lacks what came with {}".format(*numbers))
+        _do_without("what came with Redis " + ".".join(str(part) for part in least))
+
+
+def needs_tls() -> None:
+    if b"tls-ca-cert-file" not in program().read_bytes():
+        _do_without("TLS")
+
+
+def _do_without(what: str) -> None:
+    assert _OTHER_PROGRAM, f"{program()} lacks {what}"
+    pytest.skip(f"{program()} lacks {what}")
 
 
 _FORMAT = 1  # the number that a value begins with
@@ -114,8 +126,8 @@ class RedisServer:
         tls: TlsFiles | None = None,
         port: int = 0,
     ) -> None:
-        if tls:
-            needs(6)
+        if tls or "--tls-port" in options:
+            needs_tls()
         directory.mkdir()
         self.port = port or free_port()
         self.unix_path = directory / "redis.sock"

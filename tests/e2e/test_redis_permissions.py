@@ -10,6 +10,7 @@ import pytest
 
 from daemon import ASK_ALWAYS, Agent, Rack
 from processes import wait_until
+from redis_cluster import RedisCluster
 from redis_sentinel import SentinelTrio
 from redis_server import RedisServer
 
@@ -18,6 +19,11 @@ LIMITS = """
 [limits.bucket]
 rate = "10/h"
 refund = true
+on_failure = "deny"
+
+# A charge leaves the second in which it will be full again as it was.
+[limits.fast]
+rate = "1000000/s"
 on_failure = "deny"
 
 [limits.tiers]
@@ -38,15 +44,29 @@ on_failure = "deny"
 
 
 def rules_for(user: str) -> list[list[str]]:
-    """The words of each ACL SETUSER of that user, in the document's order."""
+    """The words of each ACL SETUSER of that user, in the document's order: anywhere, more behind Sentinels, in a Cluster."""
     lines = re.findall(rf"^    ACL SETUSER {user} (.+)$", OPERATING.read_text(), re.MULTILINE)
     assert lines
     return [line.replace("PASSWORD", "pw").split() for line in lines]
 
 
+def denials(server: RedisServer) -> list[str]:
+    """What the server would not let somebody do, since it started."""
+    log = (dict(zip(entry[::2], entry[1::2], strict=True)) for entry in server.call("ACL", "LOG"))
+    return [f"{entry[b'reason'].decode()} {entry[b'object'].decode()}" for entry in log]
+
+
+def idle_rules(rules: list[str], *servers: RedisServer) -> set[str]:
+    """The commands that nobody has called."""
+    allowed = {rule[1:] for rule in rules if rule.startswith("+")}
+    stats = "".join(server.call("INFO", "commandstats").decode() for server in servers)
+    # For servers without HELLO alone.
+    return allowed - set(re.findall(r"^cmdstat_([^:]+):", stats, re.MULTILINE)) - {"auth", "client|setname"}
+
+
 def use_everything(agent: Agent) -> None:
     agent.wait_for_redis()
-    for limit in ("bucket", "tiers", "log", "counter"):
+    for limit in ("bucket", "fast", "tiers", "log", "counter"):
         for _ in range(12):
             assert agent.allow(limit, "k").source == "store", limit
         assert agent.peek(limit, "k").source == "store", limit
@@ -58,7 +78,8 @@ def use_everything(agent: Agent) -> None:
     assert agent.admin("reset bucket k") == "reset\n"
     assert agent.metric("redis_errors_total") == 0
     assert "lacks" not in agent.log()
-    assert agent.metric("redis_connection_attempts_total") == 1
+    wait_until(lambda: agent.metric("agents_known") == 1, "it has counted itself")
+    assert agent.metric("redis_connection_attempts_total") == agent.metric("redis_shards")
 
 
 def test_a_user_with_the_documented_rules_can_do_all_that_an_agent_does(rack: Rack, redis: RedisServer) -> None:
@@ -76,6 +97,9 @@ def test_a_user_with_the_documented_rules_can_do_all_that_an_agent_does(rack: Ra
         agent.allow("bucket", "k")
         agent.allow("bucket", "m1", 3)
     assert agent.metric("redis_errors_total") == 0
+    agent.stop()  # takes itself off the set of agents
+    assert denials(redis) == []
+    assert idle_rules(rules_for("limiter")[0], redis) == set()
 
 
 @pytest.mark.parametrize("word", ["+evalsha", "+script|load", "+time", "+mget", "+setex", "~allowd:*"])
@@ -95,12 +119,53 @@ def test_users_with_the_documented_rules_suffice_behind_sentinels(rack: Rack) ->
     trio = SentinelTrio(rack.directory / "trio")
     try:
         for server in trio.servers:
-            for rules in rules_for("limiter"):
+            for rules in rules_for("limiter")[:2]:
                 server.call("ACL", "SETUSER", "limiter", *rules)
         for sentinel in trio.sentinels:
             sentinel.call("ACL", "SETUSER", "watcher", *rules_for("watcher")[0])
             sentinel.call("ACL", "SETUSER", "default", "off")
         config = trio.config('user = "limiter"', 'password = "pw"', sentinel='user = "watcher", password = "pw"')
         use_everything(rack.start(LIMITS, redis=config + ASK_ALWAYS))
+        assert [denials(server) for server in trio.servers] == [[], []]
     finally:
         trio.close()
+
+
+def start_in(cluster: RedisCluster, rack: Rack) -> Agent:
+    seeds = ", ".join(f'"redis://limiter:pw@127.0.0.1:{server.port}"' for server in cluster.masters)
+    return rack.start(LIMITS, redis=f'cluster = [ {seeds} ]' + ASK_ALWAYS)
+
+
+def test_a_user_with_the_documented_rules_can_do_all_that_an_agent_does_in_a_cluster(rack: Rack) -> None:
+    rules = rules_for("limiter")[2]
+    cluster = RedisCluster(rack.directory, 3, 0, "--user", "limiter", *rules)
+    try:
+        cluster.start()
+        agent = start_in(cluster, rack)
+        use_everything(agent)
+        assert "script" in agent.admin("shards")
+        # A key that has left before its slot is asked for with ASKING; then the map is asked for anew.
+        agent.allow("bucket", "moves")
+        key = next(key for key in cluster.keys() if key.endswith(b":moves"))
+        slot, source = cluster.slot(key), cluster.owner(key)
+        target = next(server for server in cluster.masters if server is not source)
+        cluster.begin_move(slot, source, target)
+        cluster.move_keys([key], source, target)
+        assert (agent.allow("bucket", "moves").remaining, agent.metric("redis_redirections_total")) == (8, 1)
+        assert agent.admin("reset bucket moves") == "reset\n"
+        cluster.end_move(slot, source, target)
+        refreshes = agent.metric("redis_cluster_map_refreshes_total")
+        assert agent.allow("bucket", "moves")[:3:2] == (True, 9)
+        wait_until(lambda: agent.metric("redis_cluster_map_refreshes_total") > refreshes, "the map is asked for anew")
+        assert "bucket" in agent.admin("key bucket moves")
+        assert agent.metric("redis_cluster_map_failures_total") == 0
+        agent.stop()
+        assert [denials(server) for server in cluster.masters] == [[], [], []]
+        assert idle_rules(rules, *cluster.masters) == set()
+
+        for server in cluster.masters:
+            server.call("ACL", "SETUSER", "limiter", "-cluster|slots")
+        agent = start_in(cluster, rack)
+        wait_until(lambda: "cluster|slots" in agent.log(), "the log names it")
+    finally:
+        cluster.close()
