@@ -63,8 +63,10 @@ ErrorReply read_error(std::string_view text) {
   const auto known =
       std::find_if(kKinds.begin(), kKinds.end(), [&](const auto& kind) { return kind.first == code; });
   if (known != kKinds.end()) return {known->second, code};
-  // Said by a script's call alone, and by no code.
-  const bool is_refused_call = code == "ERR" && text.find("can't run this command") != std::string_view::npos;
+  // Said by a script's call alone, and by no code: up to Redis 7.0, and later.
+  const auto says = [&](std::string_view words) { return text.find(words) != std::string_view::npos; };
+  const bool is_refused_call =
+      code == "ERR" && (says("can't run this command") || says("ACL failure in script"));
   return {is_refused_call ? ServerError::not_permitted : ServerError::other, code};
 }
 

@@ -67,6 +67,9 @@ TEST_CASE("a command that a script's user may not call") {
   CHECK(read_error("ERR Error running script (call to f_1fa0): @user_script:1: @user_script: 1: The user "
                    "executing the script can't run this command or subcommand")
             .kind == ServerError::not_permitted);
+  CHECK(read_error("ERR ACL failure in script: User limiter has no permissions to run the 'set' command "
+                   "script: 1fa0, on @user_script:56.")
+            .kind == ServerError::not_permitted);
 }
 
 TEST_CASE("a code is never longer than a counter's name may be") {
