@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Errors of a Redis that is up: each is counted by its kind, decided by policy meanwhile, and over when it is over.
-What makes it a bad place for limits is warned of."""
+"""Errors of a Redis that is up: each is counted by its kind, decided by policy meanwhile, and over when it is over."""
 
 from __future__ import annotations
 
@@ -25,7 +24,6 @@ algorithm = "counter"
 on_failure = "deny"
 """
 
-MakeRedis = Callable[..., RedisServer]
 Repair = Callable[[], object]
 
 
@@ -139,22 +137,3 @@ def test_a_key_that_the_user_may_not_touch_is_named(rack: Rack, redis: RedisServ
     agent = start(rack, redis, f"redis://limiter:pw@127.0.0.1:{redis.port}")
     wait_until(lambda: agent.allow("strict", "k").verdict == "unavailable", "the policy answers")
     wait_until(lambda: "its user lacks ~allowd:*;" in agent.log(), "it is named")
-
-
-# Warnings
-
-
-def test_a_server_that_may_evict_is_warned_of(rack: Rack, make_redis: MakeRedis) -> None:
-    redis = make_redis("--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru")
-    redis.start()
-    agent = start(rack, redis)
-    wait_until(lambda: "its maxmemory_policy is allkeys-lru" in agent.log(), "it is logged")
-
-
-def test_a_server_that_evicts_nothing_is_not_warned_of(rack: Rack, redis: RedisServer) -> None:
-    agent = start(rack, redis)
-    assert agent.allow("strict", "k").source == "store"
-    time.sleep(7)  # it looks after five seconds
-    agent.stop()
-    assert "maxmemory_policy" not in agent.log()
-    assert "lacks" not in agent.log()

@@ -61,11 +61,14 @@ void ServerWatch::begin(Connection& connection) {
   evicted_before_.reset();  // it may be another server
 }
 
+bool ServerWatch::are_slow(const Connection::RoundTrips& trips) {
+  return trips.slow >= kFewestSlow && trips.slow * 100 > trips.all * (100 - kPercentile);
+}
+
 void ServerWatch::look_at_round_trips(Connection& connection, SteadyTime now) {
   const Connection::RoundTrips trips = connection.take_round_trips();
   slow_replies_ += trips.slow;
-  const bool is_slow = trips.slow >= kFewestSlow && trips.slow * 100 > trips.all * (100 - kPercentile);
-  if (!is_slow_.should_tell(is_slow, now)) return;
+  if (!is_slow_.should_tell(are_slow(trips), now)) return;
   log::warn(
       "redis {}: {} of {} answers of the last minute took longer than {} us, half of agent.deadline; the p99 "
       "of its "

@@ -32,6 +32,9 @@ class ServerWatch {
  public:
   static constexpr limiter::Micros kEvery = std::chrono::minutes(1);
 
+  // Whether their 99th percentile is.
+  [[nodiscard]] static bool are_slow(const Connection::RoundTrips& trips);
+
   // Answers should take no longer than half of `deadline`; 0: they may take any time. `name` is for the log.
   ServerWatch(std::string name, limiter::Micros deadline) : name_(std::move(name)), deadline_(deadline) {}
 

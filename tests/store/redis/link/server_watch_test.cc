@@ -39,5 +39,14 @@ TEST_CASE("server report: a server without a bound evicts nothing, whatever its 
   CHECK(hidden.may_evict());
 }
 
+TEST_CASE("server watch: a server is slow when more than one answer in a hundred is, and not a single one") {
+  CHECK_FALSE(ServerWatch::are_slow({.all = 0, .slow = 0}));
+  CHECK_FALSE(ServerWatch::are_slow({.all = 3, .slow = 1}));
+  CHECK(ServerWatch::are_slow({.all = 3, .slow = 2}));
+  CHECK_FALSE(ServerWatch::are_slow({.all = 200, .slow = 2}));
+  CHECK(ServerWatch::are_slow({.all = 199, .slow = 2}));
+  CHECK(ServerWatch::are_slow({.all = 200, .slow = 3}));
+}
+
 }  // namespace
 }  // namespace allowd::store

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: MIT
+"""A proxy that hands on what a server answers only after a while.
+
+Threads    One that accepts, two per connection; close() ends them all.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+
+
+class DelayingProxy:
+    """Listens on a free port of the loopback address, for a server on another one."""
+
+    def __init__(self, upstream_port: int) -> None:
+        self.delay = 0.0  # seconds; of every piece of an answer that arrives from now on
+        self._upstream_port = upstream_port
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._sockets: list[socket.socket] = [self._listener]
+        self._threads: list[threading.Thread] = []
+        self._lock = threading.Lock()
+        self._is_closed = False
+        self.port = int(self._listener.getsockname()[1])
+        self._run(self._accept)
+
+    def __enter__(self) -> DelayingProxy:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        with self._lock:
+            self._is_closed = True
+            sockets, threads = list(self._sockets), list(self._threads)
+        for one in sockets:
+            _shut(one)
+        for thread in threads:
+            thread.join()
+        for one in sockets:
+            one.close()
+
+    def _run(self, target: object, *arguments: object) -> None:
+        thread = threading.Thread(target=target, args=arguments)  # type: ignore[arg-type]
+        self._threads.append(thread)
+        thread.start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                near, _ = self._listener.accept()
+            except OSError:
+                return
+            with self._lock:
+                if self._is_closed:
+                    return near.close()
+                far = socket.create_connection(("127.0.0.1", self._upstream_port))
+                self._sockets += [near, far]
+                self._run(self._hand_on, near, far, False)
+                self._run(self._hand_on, far, near, True)
+
+    def _hand_on(self, source: socket.socket, sink: socket.socket, is_answer: bool) -> None:
+        try:
+            while data := source.recv(65536):
+                if is_answer:
+                    time.sleep(self.delay)
+                sink.sendall(data)
+        except OSError:
+            pass  # either side has gone, so the other goes as well
+        _shut(source)
+        _shut(sink)
+
+
+def _shut(one: socket.socket) -> None:
+    try:
+        one.shutdown(socket.SHUT_RDWR)
+    except OSError:
+        pass  # it has ended already
