@@ -197,6 +197,23 @@ def test_a_password_file_that_cannot_be_read_is_an_outage_with_a_reason(rack: Ra
     agent.wait_for_redis()
 
 
+def test_another_password_in_the_file_ends_the_long_wait(rack: Rack, make_redis: MakeRedis) -> None:
+    redis = make_redis(password="second")
+    redis.start()
+    file = rack.new_path(".password")
+    file.write_text("first\n")
+    agent = start(rack, url_of(redis), f'password_file = "{file}"')
+    wait_until(lambda: "for a person to change" in agent.log(), "it is logged")
+    assert waits_long(agent)
+    file.unlink()
+    time.sleep(1.5)
+    assert agent.metric("redis_connection_attempts_total") == 1, "a file that is not there says nothing new"
+    file.write_text("second\n")
+    agent.wait_for_redis()  # sooner than the shortest of such waits is over
+    assert agent.metric("redis_connection_attempts_total") == 2
+    assert "second" not in agent.log()
+
+
 def test_a_password_file_beside_a_password_is_refused(rack: Rack) -> None:
     config = rack.write_config(redis='url = "redis://:pw@h"\npassword_file = "/f"')
     done = rack.run("check", "--config", config)

@@ -52,6 +52,8 @@ class Attempt {
   void start();
   // Whether one of them was called.
   [[nodiscard]] bool is_over() const { return is_over_; }
+  // The server that was found, with the password that was read; empty while none was.
+  [[nodiscard]] const RedisEndpoint& endpoint() const { return endpoint_; }
 
  private:
   void find_password(const RedisEndpoint& endpoint);

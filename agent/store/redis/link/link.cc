@@ -35,6 +35,7 @@ Link::Link(loop::Loop& loop, Options options)
       name_(options_.label.empty() ? url() : options_.label + " (" + url() + ")"),
       addresses_(loop),
       password_file_(loop),
+      password_watch_(loop),
       watch_(name_, options_.deadline),
       random_(options_.random_seed),
       attempt_timer_(loop),
@@ -53,6 +54,7 @@ void Link::start() {
 
 void Link::connect() {
   ++attempts_;
+  password_watch_.stop();
   clock_.forget();
   epoch_ = ++*options_.epochs;
   connection_.reset();
@@ -212,10 +214,23 @@ void Link::schedule_attempt(bool is_refused) {
     for (std::uint64_t i = 1; i < attempts_ && bound < options_.reconnect_max; ++i) bound *= 2;
     wait = random_between(limiter::Micros{0}, std::min(bound, options_.reconnect_max));
   }
+  attempt_in(wait);
+  if (is_refused) watch_password();
+}
+
+void Link::attempt_in(limiter::Micros wait) {
   const SteadyTime now = loop_.now();
   next_attempt_at_ = std::max(now + wait, attempted_at_ + kBetweenAttempts);
   // Never from inside the callback of the connection that has just ended: that one has to be destroyed first.
   attempt_timer_.once(next_attempt_at_ - now, [this] { connect(); });
+}
+
+void Link::watch_password() {
+  if (!attempt_ || attempt_->endpoint().password_file.empty()) return;
+  password_watch_.start(attempt_->endpoint().password_file, attempt_->endpoint().password, [this] {
+    log::info("redis {}: the password file has changed", name_);
+    attempt_in(limiter::Micros{0});
+  });
 }
 
 void Link::schedule_renewal(limiter::Micros about) {

@@ -6,7 +6,7 @@
 // Reconnecting   At once, then after a random wait up to a bound that doubles to `reconnect_max` ("full
 //                jitter", Brooker 2015), so that a fleet does not come back as one; never more than three
 //                times a second. Where the server refuses who we are or what we do, after 30 s to 60 s: only
-//                a person can change that.
+//                a person can change that. Another password in the password file ends that wait.
 // Renewing       A connection older than `max_connection_age` is replaced by a new one, which is made ready
 //                first; what was asked on the old one is still answered there. So is one to a master that has
 //                been replaced, about a second after its source finds another.
@@ -28,6 +28,7 @@
 #include "agent/store/redis/link/attempt.h"
 #include "agent/store/redis/link/connection.h"
 #include "agent/store/redis/link/endpoint_source.h"
+#include "agent/store/redis/link/password_watch.h"
 #include "agent/store/redis/link/server_watch.h"
 #include "agent/store/redis/link/shard_clock.h"
 
@@ -102,6 +103,8 @@ class Link {
   void go_down(const Refusal& refusal);
   void report_down(const Refusal& refusal);
   void schedule_attempt(bool is_refused);
+  void attempt_in(limiter::Micros wait);
+  void watch_password();
   // Moves to another server if the source finds one.
   void schedule_following();
   void follow();
@@ -119,6 +122,7 @@ class Link {
   std::string name_;  // for the log
   loop::AddressBook addresses_;
   PasswordFile password_file_;
+  PasswordWatch password_watch_;
   std::unique_ptr<Attempt> attempt_;  // under way, or the last one
   std::unique_ptr<Connection> connection_;
   std::unique_ptr<Connection> draining_;  // stalled or too old; kept for its late replies
