@@ -63,7 +63,7 @@ def needs(*least: int) -> None:
 
 
 def needs_tls() -> None:
-    if b"tls-ca-cert-file" not in program().read_bytes():
+    if b"SSL_CTX_new" not in program().read_bytes():
         _do_without("TLS")
 
 

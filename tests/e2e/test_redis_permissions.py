@@ -164,6 +164,15 @@ def test_a_user_with_the_documented_rules_can_do_all_that_an_agent_does_in_a_clu
         assert idle_rules(rules, *cluster.masters) == set()
 
         for server in cluster.masters:
+            server.call("ACL", "SETUSER", "limiter", "-asking")
+        agent = start_in(cluster, rack)
+        agent.wait_for_redis()
+        cluster.begin_move(slot, target, source)
+        cluster.move_keys([key], target, source)
+        assert agent.allow("bucket", "moves").verdict == "unavailable"
+        assert agent.log().count("its user lacks +asking") == 1
+        cluster.end_move(slot, target, source)
+        for server in cluster.masters:
             server.call("ACL", "SETUSER", "limiter", "-cluster|slots")
         agent = start_in(cluster, rack)
         wait_until(lambda: "cluster|slots" in agent.log(), "the log names it")

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "agent/log/log.h"
 #include "agent/store/redis/codec/bucket_call.h"
 #include "agent/store/redis/codec/counter_call.h"
 #include "agent/store/redis/codec/script.h"
@@ -211,18 +212,26 @@ void Shard::send(Batch batch) {
     connection.expect([this, batch = std::move(batch)](const Reply& reply) { on_transaction(batch, reply); },
                       before);
   } else {
-    if (batch.is_asking) write_command(connection.outbox(), {"ASKING"});
+    if (batch.is_asking) send_asking();
     batch.call->write(connection.outbox(), link_.script_sha(), link_.clock().at(loop_.now()),
                       link_.scripts_tell_time());
-    const std::size_t before = batch.is_asking ? 1 : 0;
-    connection.expect(
-        [this, batch = std::move(batch)](const Reply& reply) {
-          end_of_wave(batch);
-          on_reply(batch, reply);
-        },
-        before);
+    connection.expect([this, batch = std::move(batch)](const Reply& reply) {
+      end_of_wave(batch);
+      on_reply(batch, reply);
+    });
   }
   link_.watch_for_stall();
+}
+
+void Shard::send_asking() {
+  write_command(link_.connection().outbox(), {"ASKING"});
+  link_.connection().expect([this](const Reply& reply) {
+    if (reply == nullptr) return;
+    const bool lacks_it = is_error(reply) && read_error(text_of(reply)).kind == ServerError::not_permitted;
+    if (std::exchange(lacks_asking_, lacks_it) || !lacks_it) return;
+    log::warn("redis {}: its user lacks +asking; on_failure decides about keys whose slot is moving",
+              link_.name());
+  });
 }
 
 void Shard::end_of_wave(const Batch& batch) {

@@ -125,6 +125,8 @@ class Shard {
   [[nodiscard]] bool may_send(const Batch& batch);
   void send_waiting();
   void send(Batch batch);
+  // Ahead of a script about keys that the server does not keep yet.
+  void send_asking();
   void end_of_wave(const Batch& batch);
   void on_reply(const Batch& batch, const Reply& reply);
   void on_transaction(const Batch& batch, const Reply& reply);
@@ -187,6 +189,7 @@ class Shard {
   std::map<std::string, std::uint64_t, std::less<>> errors_;  // by the first word of the reply
   std::array<std::string, kShapes> reported_errors_;  // by shape: one kind may fail beside others that do not
   bool has_revealed_cluster_ = false;
+  bool lacks_asking_ = false;
   std::uint64_t questions_total_ = 0;
   std::uint64_t calls_total_ = 0;
   std::uint64_t refused_unasked_total_ = 0;
