@@ -9,6 +9,7 @@ from __future__ import annotations
 import socket
 import threading
 import time
+from collections.abc import Callable
 
 
 class DelayingProxy:
@@ -42,8 +43,8 @@ class DelayingProxy:
         for one in sockets:
             one.close()
 
-    def _run(self, target: object, *arguments: object) -> None:
-        thread = threading.Thread(target=target, args=arguments)  # type: ignore[arg-type]
+    def _run(self, target: Callable[..., None], *arguments: object) -> None:
+        thread = threading.Thread(target=target, args=arguments)
         self._threads.append(thread)
         thread.start()
 
@@ -56,8 +57,13 @@ class DelayingProxy:
             with self._lock:
                 if self._is_closed:
                     return near.close()
-                far = socket.create_connection(("127.0.0.1", self._upstream_port))
-                self._sockets += [near, far]
+                self._sockets.append(near)
+                try:
+                    far = socket.create_connection(("127.0.0.1", self._upstream_port))
+                except OSError:
+                    _shut(near)
+                    continue
+                self._sockets.append(far)
                 self._run(self._hand_on, near, far, False)
                 self._run(self._hand_on, far, near, True)
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Agents for whom time passes faster, so that what they do after minutes is seen within seconds.
 
-libfaketime stands between such an agent and its clocks and waits, all of them: its timeouts are as much shorter to others,
-and its log shows its own time. What a real server counts goes on at the usual pace.
+libfaketime stands between such an agent and its clocks and waits, all of them: to others its timeouts are as much
+shorter, and its log shows its own time. What a real server counts goes on at the usual pace.
 """
 
 from __future__ import annotations

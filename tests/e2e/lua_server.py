@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: MIT
 """A server that runs scripts under a version of Lua of the test's choice, as far as the decision script needs one.
 
-Keys live in a table of Python's. The scripts' world is that of Redis: no global may be made and none that is missing asked
-for, and `struct` tells numbers as floats. Where servers differ it is stricter than any: what a script touches must stand
-in KEYS, what it hands to a command must be text, what it writes must have a TTL, what it answers must be whole numbers.
+Keys live in a table of Python's. The scripts' world is that of Redis: no global may be made and none that is missing
+asked for, and `struct` tells numbers as floats. Where servers differ it is stricter than any: what a script touches
+must stand in KEYS, what it hands to a command must be text, what it writes must have a TTL, what it answers must be whole
+numbers.
 
 Threads    One per connection; scripts run one at a time.
 """

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """A real redis-server that can be paused, killed and started again at the same place.
 
-ALLOWD_REDIS_SERVER names another program than the redis-server of the PATH. What that one lacks skips the test that wants
-it; of the PATH's everything is expected.
+ALLOWD_REDIS_SERVER names another program than the redis-server of the PATH. What that one lacks skips the test that
+wants it; of the PATH's everything is expected.
 
 Ownership  A RedisServer owns its process and its files. close() ends exactly that process.
 """

@@ -59,7 +59,7 @@ class Stream:
 
 
 class RedisClient:
-    """One connection to a Redis server, at a Unix socket or a port of the loopback address; over TLS if `tls` says how."""
+    """One connection to a Redis server, at a Unix socket or a port of the loopback address; with `tls` over TLS."""
 
     def __init__(self, address: Path | int, timeout: float = 10.0, tls: ssl.SSLContext | None = None) -> None:
         is_unix = isinstance(address, Path)

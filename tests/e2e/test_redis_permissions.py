@@ -44,7 +44,7 @@ on_failure = "deny"
 
 
 def rules_for(user: str) -> list[list[str]]:
-    """The words of each ACL SETUSER of that user, in the document's order: anywhere, more behind Sentinels, in a Cluster."""
+    """The words of each ACL SETUSER of that user: of "limiter" for one server, what Sentinels add, for a Cluster."""
     lines = re.findall(rf"^    ACL SETUSER {user} (.+)$", OPERATING.read_text(), re.MULTILINE)
     assert lines
     return [line.replace("PASSWORD", "pw").split() for line in lines]
