@@ -12,7 +12,7 @@ from daemon import ASK_ALWAYS, Agent, Rack
 from processes import wait_until
 from redis_cluster import RedisCluster
 from redis_sentinel import SentinelTrio
-from redis_server import RedisServer
+from redis_server import RedisServer, version
 
 OPERATING = Path(__file__).resolve().parents[2] / "agent/OPERATING.md"
 LIMITS = """
@@ -59,6 +59,8 @@ def denials(server: RedisServer) -> list[str]:
 def idle_rules(rules: list[str], *servers: RedisServer) -> set[str]:
     """The commands that nobody has called."""
     allowed = {rule[1:] for rule in rules if rule.startswith("+")}
+    if version() < (7,):  # which counts commands as a whole, and needs no transactions
+        allowed = {command.partition("|")[0] for command in allowed} - {"multi", "exec", "client"}
     stats = "".join(server.call("INFO", "commandstats").decode() for server in servers)
     # For servers without HELLO alone.
     return allowed - set(re.findall(r"^cmdstat_([^:]+):", stats, re.MULTILINE)) - {"auth", "client|setname"}
@@ -86,7 +88,8 @@ def test_a_user_with_the_documented_rules_can_do_all_that_an_agent_does(rack: Ra
     redis.call("ACL", "SETUSER", "limiter", *rules_for("limiter")[0])
     agent = rack.start(LIMITS, redis=f'url = "redis://limiter:pw@127.0.0.1:{redis.port}/1"' + ASK_ALWAYS)
     use_everything(agent)
-    assert " multi\n" in agent.admin("shards") + "\n"
+    how = "multi" if version() >= (7,) else "script"
+    assert f" {how}" in agent.admin("shards").splitlines()[1]
     # Values of an odd kind and keys without a TTL are put right under it as well.
     with redis.client() as client:
         client.call("SELECT", 1)
@@ -109,7 +112,7 @@ def test_none_of_the_rules_for_a_bucket_is_idle(rack: Rack, redis: RedisServer, 
 
     def is_named() -> bool:
         agent.allow("bucket", "k")
-        return word.lstrip("+~") in agent.log()
+        return (word if version() >= (7,) else word.partition("|")[0]).lstrip("+~") in agent.log()
 
     wait_until(is_named, f"the log names {word}")
     assert agent.allow("bucket", "k").verdict == "unavailable"
@@ -173,8 +176,8 @@ def test_a_user_with_the_documented_rules_can_do_all_that_an_agent_does_in_a_clu
         assert agent.log().count("its user lacks +asking") == 1
         cluster.end_move(slot, target, source)
         for server in cluster.masters:
-            server.call("ACL", "SETUSER", "limiter", "-cluster|slots")
+            server.call("ACL", "SETUSER", "limiter", "-cluster")
         agent = start_in(cluster, rack)
-        wait_until(lambda: "cluster|slots" in agent.log(), "the log names it")
+        wait_until(lambda: "run the 'cluster" in agent.log(), "the log names it")
     finally:
         cluster.close()

@@ -134,7 +134,7 @@ def test_what_a_sentinel_takes_for_a_master_must_say_so_itself(
 ) -> None:
     master = make_redis()
     master.start()
-    replica = make_redis("--replicaof", f"127.0.0.1 {master.port}")
+    replica = make_redis("--replicaof", "127.0.0.1", str(master.port))
     replica.start()
     named = replica
 

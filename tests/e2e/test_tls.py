@@ -16,7 +16,7 @@ import pytest
 from certificates import Authority, Certificate
 from daemon import ASK_ALWAYS, Agent, Rack
 from processes import wait_until
-from redis_server import RedisServer, free_port
+from redis_server import RedisServer, free_port, needs
 
 MakeRedis = Callable[..., RedisServer]
 
@@ -67,6 +67,7 @@ class Secured:
 
     def show(self, certificate: Certificate) -> None:
         """From the next handshake on."""
+        needs(7)  # which takes both files at once
         files = ["tls-cert-file", str(certificate.cert), "tls-key-file", str(certificate.key)]
         assert self.redis.call("CONFIG", "SET", *files) == "OK"
 
