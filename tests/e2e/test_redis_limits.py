@@ -420,6 +420,8 @@ LISTED = (
 def test_a_user_with_the_listed_rights_is_enough_for_every_limit(
     rack: Rack, redis: RedisServer, more: str
 ) -> None:
+    if more:
+        needs(7)
     rights = f"{LISTED} {more}".split()
     redis.call("ACL", "SETUSER", "few", "reset", "on", ">pa55", "resetchannels", "-@all", "~allowd:*", *rights)
     redis.call("ACL", "LOG", "RESET")
@@ -459,11 +461,12 @@ def test_a_kind_of_limit_that_fails_beside_others_that_work_does_not_fill_the_lo
             assert client.allow("counter", "k")[5:7] == ("unavailable", "fallback")
             assert client.peek("token_bucket", "k")[5:7] == ("ok", "store")
     # The transaction, then the script in its place; what a permission is wanting for is not asked again soon.
-    assert agent.metric("redis_errors_total") == 2
+    assert agent.metric("redis_errors_total") == (2 if version() >= (7,) else 1)
     assert 1 <= agent.log().count("counter fails") <= 2, "a line per change of state, not per query"
 
 
 def test_who_may_not_run_transactions_counts_by_the_script(rack: Rack, redis: RedisServer) -> None:
+    needs(7)
     redis.call("ACL", "SETUSER", "hampered", "reset", "on", ">pa55", "~*", "+@all", "-exec")
     agent = started(rack, f'url = "redis://hampered:pa55@127.0.0.1:{redis.port}"')
     assert agent.allow("counter", "k").source == "fallback", "nobody knows whether it counted"
@@ -617,7 +620,10 @@ def fleet(shared_rack: Rack, shared_redis: RedisServer) -> list[Agent]:
     # Nothing comes late here: what comes late is given back, and somebody else may have been refused meanwhile.
     policy = 'deadline = "1s"\non_failure = "deny"'
     limits = "\n".join(f"[limits.{name}]\n{text}\n{policy}" for name, text in THOUSAND.items())
-    return [shared_rack.start(limits, redis=shared_redis.config(prefix="fleet")) for _ in range(4)]
+    agents = [shared_rack.start(limits, redis=shared_redis.config(prefix="fleet")) for _ in range(4)]
+    for agent in agents:
+        agent.wait_for_redis()
+    return agents
 
 
 def ask_together(fleet: list[Agent], limit: str, key: str) -> list[Decision]:
