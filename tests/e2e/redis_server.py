@@ -128,6 +128,8 @@ class RedisServer:
     ) -> None:
         if tls or "--tls-port" in options:
             needs_tls()
+        if "--user" in options:
+            needs(6)
         directory.mkdir()
         self.port = port or free_port()
         self.unix_path = directory / "redis.sock"
