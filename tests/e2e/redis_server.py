@@ -197,7 +197,7 @@ class RedisServer:
         try:
             if self._password:
                 client.call("AUTH", self._password)
-        except RedisError:
+        except (OSError, RedisError):
             client.close()
             raise
         return client
