@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "agent/store/redis/link/password_watch.h"
 
-#include <chrono>
 #include <utility>
 
 namespace allowd::store {
@@ -10,7 +9,7 @@ void PasswordWatch::start(std::string path, std::string refused, std::function<v
   path_ = std::move(path);
   refused_ = std::move(refused);
   on_change_ = std::move(on_change);
-  timer_.every(std::chrono::seconds(1), [this] { look(); });
+  timer_.every(every_, [this] { look(); });
 }
 
 void PasswordWatch::stop() {

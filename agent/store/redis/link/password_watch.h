@@ -6,6 +6,7 @@
 // Errors     A file that cannot be read holds nothing new; it is looked at again.
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <string>
 
@@ -16,9 +17,10 @@ namespace allowd::store {
 
 class PasswordWatch {
  public:
-  explicit PasswordWatch(loop::Loop& loop) : file_(loop), timer_(loop) {}
+  explicit PasswordWatch(loop::Loop& loop, loop::Micros every = std::chrono::seconds(1))
+      : every_(every), file_(loop), timer_(loop) {}
 
-  // Looks at the file every second. Calls `on_change` once, when it holds something else than `refused`.
+  // Looks at the file every so often. Calls `on_change` once, when it holds something else than `refused`.
   void start(std::string path, std::string refused, std::function<void()> on_change);
   // Nobody is called any more.
   void stop();
@@ -26,6 +28,7 @@ class PasswordWatch {
  private:
   void look();
 
+  loop::Micros every_;
   PasswordFile file_;
   loop::Timer timer_;
   std::string path_;
