@@ -40,10 +40,12 @@ class Server:
 
 
 class Stage:
-    """One scenario's processes. Use it as a context manager."""
+    """One scenario's processes. Use it as a context manager. `agent_under` is what agents are to run under: a command
+    that becomes them, as valgrind does."""
 
-    def __init__(self, bin_directory: Path) -> None:
+    def __init__(self, bin_directory: Path, *, agent_under: Sequence[str] = ()) -> None:
         self._bin = bin_directory
+        self._agent_under = agent_under
         self._cleanup = ExitStack()
         self._started = 0
 
@@ -92,7 +94,7 @@ class Stage:
             lines += ["[redis]", f"shards = [ {', '.join(tables)} ]"]
         config = path.with_suffix(".toml")
         config.write_text("\n".join([*lines, limits, ""]))
-        process, log = self._start([self._program("allowd"), "--config", str(config)])
+        process, log = self._start([*self._agent_under, self._program("allowd"), "--config", str(config)])
         self._wait_until(lambda: _pongs(path), process, log)
         return Server(process.pid, path)
 
