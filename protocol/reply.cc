@@ -27,10 +27,12 @@ class RawWriter {
   void byte(unsigned value) { *at_++ = static_cast<char>(value); }
   [[gnu::always_inline]] void unsigned_number(std::uint64_t value) {
     if (value < 0x80) return byte(static_cast<unsigned>(value));
-    if (value <= 0xff) return tagged(0xcc, static_cast<std::uint8_t>(value));
-    if (value <= 0xffff) return tagged(0xcd, static_cast<std::uint16_t>(value));
-    if (value <= 0xffffffff) return tagged(0xce, static_cast<std::uint32_t>(value));
-    tagged(0xcf, value);
+    // Most that are not tiny are times.
+    if (value > 0xffff && value <= 0xffffffff) [[likely]]
+      return tagged(0xce, static_cast<std::uint32_t>(value));
+    if (value > 0xffff) return tagged(0xcf, value);
+    if (value > 0xff) return tagged(0xcd, static_cast<std::uint16_t>(value));
+    tagged(0xcc, static_cast<std::uint8_t>(value));
   }
   void number(std::int64_t value) {
     if (value >= 0) return unsigned_number(static_cast<std::uint64_t>(value));

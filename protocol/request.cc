@@ -232,18 +232,21 @@ class ShortReader {
       : at_(reinterpret_cast<const std::uint8_t*>(bytes.data())), end_(at_ + bytes.size()) {}
 
   [[nodiscard]] const std::byte* position() const { return reinterpret_cast<const std::byte*>(at_); }
+  [[nodiscard]] std::size_t left() const { return static_cast<std::size_t>(end_ - at_); }
+
+  // The first three look at bytes that the caller knows to be there.
 
   // Moves past these very bytes.
   template <std::size_t kSize>
   [[nodiscard]] bool take(const char (&bytes)[kSize]) {
     constexpr std::size_t kCount = kSize - 1;  // without the literal's own end
-    if (left() < kCount || std::memcmp(at_, bytes, kCount) != 0) return false;
+    if (std::memcmp(at_, bytes, kCount) != 0) return false;
     at_ += kCount;
     return true;
   }
+  [[nodiscard]] std::uint8_t take_byte() { return *at_++; }
   // Below 128 or in four bytes, as most clients count.
   [[nodiscard]] bool take_msgid(std::uint64_t& msgid) {
-    if (left() < 5) return false;
     if (*at_ < 0x80) {
       msgid = *at_++;
       return true;
@@ -278,8 +281,6 @@ class ShortReader {
   }
 
  private:
-  [[nodiscard]] std::size_t left() const { return static_cast<std::size_t>(end_ - at_); }
-
   const std::uint8_t* at_;
   const std::uint8_t* end_;
 };
@@ -291,22 +292,27 @@ class ShortReader {
   std::uint64_t msgid = 0;
   std::string_view limit, key;
   std::int64_t cost = 1;
-  if (!reader.take("\x94\x00") || !reader.take_msgid(msgid)) return false;
-  if (!reader.take("\245allow")) return false;
-  const bool has_cost = reader.take("\x93");
-  if (!has_cost && !reader.take("\x92")) return false;
+  constexpr std::size_t kLongestHead = 2 + 5 + 6 + 1;  // up to the params' own header
+  if (reader.left() < kLongestHead) return false;
+  if (!reader.take("\x94\x00") || !reader.take_msgid(msgid) || !reader.take("\245allow")) return false;
+  const std::uint8_t params = reader.take_byte();
+  const bool has_cost = params == 0x93;
+  if (!has_cost && params != 0x92) return false;
   if (!reader.take_text(limit) || limit.size() > kMaxLimitNameBytes || !reader.take_text(key)) return false;
   if (has_cost && !reader.take_small(cost)) return false;
   Request& request = message.request;
-  clear(request.query);
-  request.refusal.reset();
+  if (!message.is_usual) {
+    clear(request.query);
+    request.refusal.reset();
+    request.method = Method::allow;
+    message.kind = Message::Kind::request;
+    message.ends_stream = false;
+    message.is_usual = true;
+  }
   request.msgid = msgid;
-  request.method = Method::allow;
   request.query.limit = limit;
   request.query.key = key;
   request.query.cost = cost;
-  message.kind = Message::Kind::request;
-  message.ends_stream = false;
   message.size = distance(bytes, reader.position());
   return true;
 }
@@ -394,6 +400,7 @@ Message read_any_message(std::span<const std::byte> bytes) {
 }
 
 [[gnu::noinline]] void read_unusual_message(std::span<const std::byte> bytes, Message& message) {
+  message.is_usual = false;
   if (!bytes.empty() && read_plain_request(bytes, message)) return;
   message = bytes.empty() ? Message{} : read_any_message(bytes);
 }

@@ -87,12 +87,14 @@ struct Message {
   Kind kind = Kind::incomplete;
   std::size_t size = 0;      // bytes that the message takes
   bool ends_stream = false;  // its end is unknown: answer the refusal, then close
+  bool is_usual = false;     // a request for `allow` that names a limit, a key and at most a cost
   Request request;
 };
 
 // Reads the first message of `bytes`.
 [[nodiscard]] Message read_message(std::span<const std::byte> bytes);
-// The same into a message used before: clearing a whole Message costs as much as reading one.
+// The same into a message used before, and not changed since: clearing a whole Message costs as much as
+// reading one.
 void read_message(std::span<const std::byte> bytes, Message& message);
 
 }  // namespace allowd::protocol

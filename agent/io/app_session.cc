@@ -25,6 +25,12 @@ std::size_t AppSession::serve(std::span<const std::byte> bytes) {
   Message message;
   while (used < bytes.size() && out().size() < most_out) {
     protocol::read_message(bytes.subspan(used), message);
+    if (message.is_usual && !turn.is_draining) {
+      ++counters_.requests;
+      serve_query(message.request, limiter::Operation::take, turn.now);
+      used += message.size;
+      continue;
+    }
     switch (message.kind) {
       case Message::Kind::request: serve_request(message.request, turn); break;
       case Message::Kind::notification: ++counters_.notifications; break;
@@ -47,7 +53,7 @@ void AppSession::serve_request(const protocol::Request& request, const Turn& tur
   switch (request.method) {
     case Method::allow:
     case Method::peek:
-    case Method::refund: return serve_query(request, turn.now);
+    case Method::refund: return serve_query(request, operation_of(request.method), turn.now);
     case Method::allow_many: return serve_many(request, turn.now);
     case Method::ping: return protocol::write_pong(out(), request.msgid);
     case Method::info: return protocol::write_report(out(), request.msgid, reporter_.info(turn.now));
@@ -57,12 +63,13 @@ void AppSession::serve_request(const protocol::Request& request, const Turn& tur
   }
 }
 
-void AppSession::serve_query(const protocol::Request& request, loop::SteadyTime now) {
+void AppSession::serve_query(const protocol::Request& request, limiter::Operation operation,
+                             loop::SteadyTime now) {
   if (open_queries_ >= kMaxOpenQueries) {
     ++counters_.overloads;
     return refuse(request.msgid, ErrorCode::overloaded, "4096 queries of this connection wait for the store");
   }
-  const auto outcome = decider_.ask(operation_of(request.method), request.query, now, *this, request.msgid);
+  const auto outcome = decider_.ask(operation, request.query, now, *this, request.msgid);
   switch (outcome.kind) {
     case decide::Outcome::Kind::decided:
       return protocol::write_decision(out(), request.msgid, outcome.decision);
