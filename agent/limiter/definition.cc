@@ -10,8 +10,6 @@
 namespace allowd::limiter {
 namespace {
 
-static_assert(sizeof(TierState) == sizeof(BucketState) && sizeof(TierState) == sizeof(WindowState));
-
 template <class State, class Rules>
 Decision apply_as(const Rules& rules, TierState& state, Operation operation, std::int64_t cost,
                   TimePoint now) {

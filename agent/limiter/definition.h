@@ -9,6 +9,7 @@
 // Ownership   Immutable. Who needs one past a call takes shared_from_this().
 #pragma once
 
+#include <bit>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -38,6 +39,7 @@ struct TierState {
   [[nodiscard]] bool exists() const { return scale != 0 || used != 0 || at != TimePoint{}; }
   bool operator==(const TierState&) const = default;
 };
+static_assert(sizeof(TierState) == sizeof(BucketState) && sizeof(TierState) == sizeof(WindowState));
 
 struct Tier {
   std::string name;  // "" in a limit of one rate
@@ -67,6 +69,13 @@ class Definition : public std::enable_shared_from_this<Definition> {
   // Applies `operation` to the tiers' states (in the tiers' order) and answers for the deciding tier. A
   // refused cost changes nothing. Shapes bucket, tiers and counter.
   Decision apply(std::span<TierState> states, Operation operation, std::int64_t cost, TimePoint now) const;
+  // Whether `apply` comes to one bucket's take or peek of a state in its own unit, as it nearly always does;
+  // then this is the same, in line.
+  [[nodiscard]] bool asks_exactly(const TierState& state, Operation operation) const {
+    const bool asks = operation == Operation::take || operation == Operation::peek;
+    return asks && bucket_ != nullptr && bucket_->counts_exactly(std::bit_cast<BucketState>(state));
+  }
+  Decision ask_exactly(TierState& state, Operation operation, std::int64_t cost, TimePoint now) const;
   // The same for a log.
   Decision apply(LogState& state, Operation operation, std::int64_t cost, TimePoint now) const;
   // The answer when nothing is known of the key.
@@ -114,5 +123,15 @@ class Definition : public std::enable_shared_from_this<Definition> {
 };
 
 using DefinitionPtr = std::shared_ptr<const Definition>;
+
+// The decision is made where the caller wants it: a copy of what was just written stalls.
+[[gnu::always_inline]] inline Decision Definition::ask_exactly(TierState& state, Operation operation,
+                                                               std::int64_t cost, TimePoint now) const {
+  auto own = std::bit_cast<BucketState>(state);
+  Decision decision = bucket_->ask_exactly(own, operation, cost, now);
+  state = std::bit_cast<TierState>(own);
+  judge(decision);
+  return decision;
+}
 
 }  // namespace allowd::limiter

@@ -4,8 +4,6 @@
 #include <algorithm>
 #include <numeric>
 
-#include "agent/limiter/arithmetic.h"
-
 namespace allowd::limiter {
 namespace {
 
@@ -58,8 +56,6 @@ Result<TokenBucket> TokenBucket::make(Rate rate, std::int64_t burst) {
   return bucket;
 }
 
-Micros TokenBucket::time_to_full(std::int64_t used) const { return ceil_div(used, refill_) * tick_; }
-
 bool TokenBucket::is_empty(std::int64_t used, Micros since) const {
   return used == 0 || Wide{used} * tick_.count() <= Wide{since.count()} * refill_;
 }
@@ -95,12 +91,10 @@ Decision TokenBucket::apply(BucketState& state, Operation operation, std::int64_
   switch (operation) {
     case Operation::peek:
     case Operation::take: {
-      if (!can_hold(cost)) return describe(current.used, cost, Verdict::never, since);
-      const std::int64_t units = cost * unit_;
-      if (cost > 0 && current.used + units > full_)
-        return describe(current.used, cost, Verdict::limited, since);
+      const Verdict verdict = verdict_of(current.used, cost);
+      if (verdict != Verdict::ok) return describe(current.used, cost, verdict, since);
       if (operation == Operation::peek || cost == 0) break;
-      current.used += units;
+      current.used += cost * unit_;
       state = current;
       break;
     }
@@ -129,25 +123,6 @@ Decision TokenBucket::apply(BucketState& state, Operation operation, std::int64_
     }
   }
   return describe(current.used, cost, Verdict::ok, std::max(Micros{0}, now - current.last));
-}
-
-Decision TokenBucket::describe(std::int64_t used, std::int64_t cost, Verdict verdict,
-                               Micros since_tick) const {
-  const std::int64_t remaining = used >= full_ ? 0 : floor_div(full_ - used, unit_);
-  // Until no more than full_ - units is used.
-  const auto until_free = [&](std::int64_t units) { return time_to_full(used + units - full_) - since_tick; };
-  const bool is_full = used == 0;
-  // All at once: what was cleared first would be written twice.
-  return {.verdict = verdict,
-          .capacity = burst_,
-          .remaining = remaining,
-          .retry_after = verdict == Verdict::limited ? until_free(cost * unit_)
-                         : verdict == Verdict::never ? kNever
-                                                     : Micros{0},
-          .reset_after = is_full ? Micros{0} : time_to_full(used) - since_tick,
-          .window = window_,
-          .more_after = is_full ? Micros{0} : until_free((remaining + 1) * unit_),
-          .tier = 0};
 }
 
 }  // namespace allowd::limiter

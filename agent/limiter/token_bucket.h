@@ -18,9 +18,11 @@
 // alike.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 
+#include "agent/limiter/arithmetic.h"
 #include "agent/limiter/decision.h"
 #include "agent/limiter/time.h"
 #include "agent/result/result.h"
@@ -44,6 +46,13 @@ class TokenBucket {
 
   // Applies `operation` to the state and answers. A refused cost changes nothing.
   Decision apply(BucketState& state, Operation operation, std::int64_t cost, TimePoint now) const;
+
+  // Whether the state is in this bucket's unit, and that counts every microsecond: so are nearly all.
+  [[nodiscard]] bool counts_exactly(const BucketState& state) const {
+    return state.unit == unit_ && tick_.count() == 1;
+  }
+  // `apply` of take and peek to such a state, in line, for what is done for every query.
+  Decision ask_exactly(BucketState& state, Operation operation, std::int64_t cost, TimePoint now) const;
 
   // Brings the state to `now` under this definition: use counted in another unit is converted (rounded up),
   // time refills. Afterwards state.unit is this bucket's, and state.last is never earlier than before.
@@ -71,6 +80,15 @@ class TokenBucket {
 
  private:
   TokenBucket() = default;
+  // How long until there are `units` again in a bucket that misses `used`.
+  [[nodiscard]] Micros time_to_free(std::int64_t units, std::int64_t used) const {
+    return time_to_full(used + units - full_);
+  }
+  // What a take gets of a bucket that misses `used` units.
+  [[nodiscard]] Verdict verdict_of(std::int64_t used, std::int64_t cost) const {
+    if (!can_hold(cost)) return Verdict::never;
+    return cost > 0 && used + cost * unit_ > full_ ? Verdict::limited : Verdict::ok;
+  }
   // Whether `used` units have come back, `since` after the last whole tick: exactly, with the part of a tick.
   // What began to count at that tick instead would mint.
   [[nodiscard]] bool is_empty(std::int64_t used, Micros since) const;
@@ -84,5 +102,40 @@ class TokenBucket {
   Micros window_{0};
   Micros quickest_return_{0};
 };
+
+inline Micros TokenBucket::time_to_full(std::int64_t used) const { return ceil_div(used, refill_) * tick_; }
+
+[[gnu::always_inline]] inline Decision TokenBucket::describe(std::int64_t used, std::int64_t cost,
+                                                             Verdict verdict, Micros since_tick) const {
+  const std::int64_t remaining = used >= full_ ? 0 : floor_div(full_ - used, unit_);
+  const bool is_full = used == 0;
+  // All at once: what was cleared first would be written twice.
+  return {.verdict = verdict,
+          .capacity = burst_,
+          .remaining = remaining,
+          .retry_after = verdict == Verdict::limited ? time_to_free(cost * unit_, used) - since_tick
+                         : verdict == Verdict::never ? kNever
+                                                     : Micros{0},
+          .reset_after = is_full ? Micros{0} : time_to_full(used) - since_tick,
+          .window = window_,
+          .more_after = is_full ? Micros{0} : time_to_free((remaining + 1) * unit_, used) - since_tick,
+          .tier = 0};
+}
+
+[[gnu::always_inline]] inline Decision TokenBucket::ask_exactly(BucketState& state, Operation operation,
+                                                                std::int64_t cost, TimePoint now) const {
+  std::int64_t used = state.used;
+  if (now > state.last) {  // a clock that steps back grants nothing
+    const Wide back = Wide{(now - state.last).count()} * refill_;
+    used = back >= used ? 0 : used - static_cast<std::int64_t>(back);
+  }
+  const Verdict verdict = verdict_of(used, cost);
+  if (verdict == Verdict::ok && operation == Operation::take && cost > 0) {
+    used += cost * unit_;
+    state.used = used;
+    state.last = std::max(state.last, now);
+  }
+  return describe(used, cost, verdict);
+}
 
 }  // namespace allowd::limiter

@@ -20,14 +20,6 @@ KeyCache::KeyCache(std::size_t max_keys)
   if (!entries_) throw std::bad_alloc();
 }
 
-KnownKey* KeyCache::find(const store::KeyHash& hash) {
-  KnownKey* set = set_of(hash);
-  for (std::size_t i = 0; i < kWays; ++i) {
-    if (set[i].tag == tag_of(hash)) return &set[i];
-  }
-  return nullptr;
-}
-
 KnownKey* KeyCache::insert(const store::KeyHash& hash) {
   KnownKey* set = set_of(hash);
   KnownKey* chosen = nullptr;

@@ -45,7 +45,14 @@ class KeyCache {
   explicit KeyCache(std::size_t max_keys);
 
   // Valid until the next insert.
-  [[nodiscard]] KnownKey* find(const store::KeyHash& hash);
+  [[nodiscard]] KnownKey* find(const store::KeyHash& hash) {
+    const std::uint64_t tag = tag_of(hash);
+    KnownKey* const set = set_of(hash);
+    for (KnownKey* entry = set; entry != set + kWays; ++entry) {
+      if (entry->tag == tag) return entry;
+    }
+    return nullptr;
+  }
   // An entry for a key that has none, fresh but for its tag; null: all of its set have to stay.
   [[nodiscard]] KnownKey* insert(const store::KeyHash& hash);
 

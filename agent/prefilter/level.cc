@@ -2,7 +2,6 @@
 #include "agent/prefilter/level.h"
 
 #include <algorithm>
-#include <bit>
 
 namespace allowd::prefilter {
 
@@ -29,10 +28,8 @@ Micros quickest_return(const Tier& tier, const limiter::TierState& state) {
   return rate.period / most / window->tick() * window->tick();
 }
 
-// How far ahead of our clock the store may seem to be.
-Micros slack(Micros quickest, Micros uncertainty) { return std::max(Micros{0}, 2 * uncertainty - quickest); }
 Micros slack(const Tier& tier, const limiter::TierState& state, Micros uncertainty) {
-  return slack(quickest_return(tier, state), uncertainty);
+  return clock_slack(quickest_return(tier, state), uncertainty);
 }
 
 }  // namespace
@@ -66,22 +63,7 @@ Level learn(const Definition& definition, const Decision& decision,
   return level;
 }
 
-namespace {
-
-// Of one bucket, which is what most limits are.
-Decision decide_by_bucket(const Definition& definition, const Level& level, std::int64_t cost, TimePoint now,
-                          Micros uncertainty) {
-  const limiter::TokenBucket& bucket = definition.bucket();
-  auto state = std::bit_cast<limiter::BucketState>(level.state);
-  Decision decision =
-      bucket.apply(state, limiter::Operation::peek, cost, now + slack(bucket.quickest_return(), uncertainty));
-  if (decision.verdict == Verdict::never) decision.verdict = Verdict::ok;  // the store says so itself
-  definition.judge(decision);
-  return decision;
-}
-
-// Of all others.
-Decision decide_by_tiers(const Definition& definition, const Level& level,
+Decision decide_by_level(const Definition& definition, const Level& level,
                          std::span<const limiter::TierState> all, std::int64_t cost, TimePoint now,
                          Micros uncertainty) {
   Decision refusal;
@@ -118,20 +100,12 @@ Decision decide_by_tiers(const Definition& definition, const Level& level,
   return refusal;
 }
 
-}  // namespace
-
-Decision decide_by_level(const Definition& definition, const Level& level,
-                         std::span<const limiter::TierState> all, std::int64_t cost, TimePoint now,
-                         Micros uncertainty) {
-  const bool is_bucket = definition.shape() == Definition::Shape::bucket && level.kind == Level::Kind::tier;
-  return is_bucket ? decide_by_bucket(definition, level, cost, now, uncertainty)
-                   : decide_by_tiers(definition, level, all, cost, now, uncertainty);
-}
-
 std::optional<Decision> refuse(const Definition& definition, const Level& level,
                                std::span<const limiter::TierState> all, std::int64_t cost, TimePoint now,
                                Micros uncertainty) {
-  const Decision decision = decide_by_level(definition, level, all, cost, now, uncertainty);
+  const Decision decision = is_of_bucket(definition, level)
+                                ? decide_by_bucket(definition, level, cost, now, uncertainty)
+                                : decide_by_level(definition, level, all, cost, now, uncertainty);
   if (decision.verdict == Verdict::ok) return std::nullopt;
   return decision;
 }

@@ -17,6 +17,7 @@
 // Pure. Units: permits, shard microseconds.
 #pragma once
 
+#include <algorithm>
 #include <optional>
 #include <span>
 
@@ -59,7 +60,33 @@ struct Level {
                                                 std::span<const limiter::TierState> all, std::int64_t cost,
                                                 limiter::TimePoint now, limiter::Micros uncertainty);
 
+// Whether the level is that of one bucket in its own unit, as most are; then this is the same, in line.
+[[nodiscard]] inline bool is_of_bucket(const limiter::Definition& definition, const Level& level) {
+  return level.kind == Level::Kind::tier && definition.shape() == limiter::Definition::Shape::bucket &&
+         definition.asks_exactly(level.state, limiter::Operation::peek);
+}
+[[nodiscard]] limiter::Decision decide_by_bucket(const limiter::Definition& definition, const Level& level,
+                                                 std::int64_t cost, limiter::TimePoint now,
+                                                 limiter::Micros uncertainty);
+
 // How long one permit of the tier takes to come back, at least 1 µs.
 [[nodiscard]] limiter::Micros refill_interval(const limiter::Tier& tier);
+
+// How far ahead of our clock the store may seem to be, if no permit comes back in less than `quickest`.
+[[nodiscard]] inline limiter::Micros clock_slack(limiter::Micros quickest, limiter::Micros uncertainty) {
+  return std::max(limiter::Micros{0}, 2 * uncertainty - quickest);
+}
+
+[[gnu::always_inline]] inline limiter::Decision decide_by_bucket(const limiter::Definition& definition,
+                                                                 const Level& level, std::int64_t cost,
+                                                                 limiter::TimePoint now,
+                                                                 limiter::Micros uncertainty) {
+  limiter::TierState state = level.state;
+  limiter::Decision decision =
+      definition.ask_exactly(state, limiter::Operation::peek, cost,
+                             now + clock_slack(definition.bucket().quickest_return(), uncertainty));
+  if (!definition.can_hold(cost)) decision.verdict = limiter::Verdict::ok;  // the store says so itself
+  return decision;
+}
 
 }  // namespace allowd::prefilter

@@ -72,14 +72,7 @@ std::size_t Prefilter::shard_of(const store::Question& question) const {
 
 Answer Prefilter::ask(const store::Question& question, SteadyTime now) {
   if (question.is_about_overflow) return ask_overflow(question, now);
-  if (!question.parts.empty()) {
-    const Waiter waiter{question.ticket, question.cost,      question.deadline,
-                        nullptr,         question.operation, 0,
-                        question.parts,  question.limit_tag, question.hash};
-    const bool is_known = keys_.find(hash_in_part(question.hash, part_at(waiter, 0))) != nullptr;
-    if (!is_known && !question.is_admitted(now)) return ask_overflow(question, now);
-    return ask_parts(waiter, question.key, now);
-  }
+  if (!question.parts.empty()) return ask_in_parts(question, now);
   KnownKey* key = keys_.find(question.hash);
   if (key == nullptr && !question.is_admitted(now)) return ask_overflow(question, now);
   return ask_about(question, key, question.hash, now);
@@ -108,10 +101,18 @@ Answer Prefilter::ask_overflow(const store::Question& question, SteadyTime now) 
 }
 
 // Answers are made where the caller wants them: each of these returns one variable, or what another returns.
-Answer Prefilter::ask_bound(const store::Question& question, KnownKey* key, const store::KeyHash& hash,
-                            SteadyTime now) {
-  Answer answer =
-      may_refuse(key) ? refuse(*key, question.operation, *question.definition, question.cost, now) : Answer{};
+inline Answer Prefilter::ask_about(const store::Question& question, KnownKey* key, const store::KeyHash& hash,
+                                   SteadyTime now) {
+  const bool has_lease = key != nullptr && key->lease != KnownKey::kNoLease;
+  return has_lease ? ask_lease(question, *key, hash, now) : ask_bound(question, key, hash, now);
+}
+
+inline Answer Prefilter::ask_bound(const store::Question& question, KnownKey* key, const store::KeyHash& hash,
+                                   SteadyTime now) {
+  const store::ShardTime* time =
+      may_refuse(key) ? time_to_refuse(*key, question.operation, *question.definition, question.cost, now)
+                      : nullptr;
+  Answer answer = time != nullptr ? refuse_at(*time, *key, *question.definition, question.cost) : Answer{};
   if (answer.status != Answer::Status::decided) answer = enqueue(question, key, hash, now);
   return answer;
 }
@@ -125,17 +126,27 @@ Answer Prefilter::ask_lease(const store::Question& question, KnownKey& key, cons
 
 Answer Prefilter::refuse(const KnownKey& key, Operation operation, const Definition& definition,
                          std::int64_t cost, SteadyTime now) {
-  if (!asks_to_pass(operation, cost) || key.definition != definition.digest()) return {};
-  const auto& time = time_of(key.shard, now);
-  if (!time || time->epoch != key.epoch || time->now - key.level.at >= trust_) return {};
-  return refuse_at(*time, key, definition, cost);
+  const store::ShardTime* time = time_to_refuse(key, operation, definition, cost, now);
+  return time != nullptr ? refuse_at(*time, key, definition, cost) : Answer{};
 }
 
-Answer Prefilter::refuse_at(const store::ShardTime& time, const KnownKey& key, const Definition& definition,
-                            std::int64_t cost) {
-  Answer answer{Answer::Status::decided, false,
-                decide_by_level(definition, key.level, keys_.tiers_of(key), cost, time.now, time.uncertainty),
-                true};
+inline const store::ShardTime* Prefilter::time_to_refuse(const KnownKey& key, Operation operation,
+                                                         const Definition& definition, std::int64_t cost,
+                                                         SteadyTime now) const {
+  if (!asks_to_pass(operation, cost) || key.definition != definition.digest()) return nullptr;
+  const auto& time = time_of(key.shard, now);
+  if (!time || time->epoch != key.epoch || time->now - key.level.at >= trust_) return nullptr;
+  return &*time;
+}
+
+inline Answer Prefilter::refuse_at(const store::ShardTime& time, const KnownKey& key,
+                                   const Definition& definition, std::int64_t cost) {
+  Answer answer{
+      Answer::Status::decided, false,
+      is_of_bucket(definition, key.level)
+          ? decide_by_bucket(definition, key.level, cost, time.now, time.uncertainty)
+          : decide_by_level(definition, key.level, keys_.tiers_of(key), cost, time.now, time.uncertainty),
+      true};
   if (key.held_us > 0) hold_back(key, definition, cost, time.now, answer.decision);
   if (answer.decision.verdict == Verdict::ok) {
     answer.status = Answer::Status::failed;

@@ -177,8 +177,13 @@ class Prefilter final : public store::Store, private store::SharedSink {
   [[nodiscard]] store::Answer refuse(const KnownKey& key, limiter::Operation operation,
                                      const limiter::Definition& definition, std::int64_t cost,
                                      SteadyTime now);
-  [[nodiscard]] store::Answer refuse_at(const store::ShardTime& time, const KnownKey& key,
-                                        const limiter::Definition& definition, std::int64_t cost);
+  // The same in two steps: when it is, if the entry may speak at all; then what it says.
+  [[nodiscard, gnu::always_inline]] const store::ShardTime* time_to_refuse(
+      const KnownKey& key, limiter::Operation operation, const limiter::Definition& definition,
+      std::int64_t cost, SteadyTime now) const;
+  [[nodiscard, gnu::always_inline]] store::Answer refuse_at(const store::ShardTime& time, const KnownKey& key,
+                                                            const limiter::Definition& definition,
+                                                            std::int64_t cost);
   // Turns what the entry lets pass into a refusal, or makes a refusal's wait longer, while the key is held.
   void hold_back(const KnownKey& key, const limiter::Definition& definition, std::int64_t cost,
                  limiter::TimePoint now, limiter::Decision& decision);
@@ -186,23 +191,22 @@ class Prefilter final : public store::Store, private store::SharedSink {
   [[nodiscard]] bool may_refuse(const KnownKey* key) const {
     return key != nullptr && (key->queue == KnownKey::kNoQueue || !queues_[key->queue].has_refund_waiting);
   }
-  // What `ask` does about a key whose entry, if it has one, is `key`; then of one that has a lease.
-  store::Answer ask_about(const store::Question& question, KnownKey* key, const store::KeyHash& hash,
-                          SteadyTime now) {
-    const bool has_lease = key != nullptr && key->lease != KnownKey::kNoLease;
-    return has_lease ? ask_lease(question, *key, hash, now) : ask_bound(question, key, hash, now);
-  }
+  // What `ask` does about a key whose entry, if it has one, is `key`; of one that has a lease; of others.
+  [[gnu::always_inline]] store::Answer ask_about(const store::Question& question, KnownKey* key,
+                                                 const store::KeyHash& hash, SteadyTime now);
   store::Answer ask_lease(const store::Question& question, KnownKey& key, const store::KeyHash& hash,
                           SteadyTime now);
-  store::Answer ask_bound(const store::Question& question, KnownKey* key, const store::KeyHash& hash,
-                          SteadyTime now);
+  [[gnu::always_inline]] store::Answer ask_bound(const store::Question& question, KnownKey* key,
+                                                 const store::KeyHash& hash, SteadyTime now);
   // Asks about the one key that all share whom the question's limit does not admit.
   store::Answer ask_overflow(const store::Question& question, SteadyTime now);
   // Whether those who wait already will leave too little for it, whatever the store says.
   [[nodiscard]] bool is_crowded_out(const Queue& queue, const store::Question& question) const;
   store::Answer enqueue(const store::Question& question, KnownKey* key, const store::KeyHash& hash,
                         SteadyTime now, const Waiter* of_parts = nullptr);
-  // Of a limit in parts: asks the next one that may pass it. The answer of the last: what all refuse.
+  // What `ask` does about a limit in parts; then: asks the next one that may pass it. The answer of the last:
+  // what all refuse.
+  store::Answer ask_in_parts(const store::Question& question, SteadyTime now);
   store::Answer ask_parts(Waiter waiter, std::string_view key, SteadyTime now);
   // Which part it asks at that turn, and what stands for the key there.
   [[nodiscard]] static std::size_t part_at(const Waiter& waiter, std::size_t turn);

@@ -19,6 +19,14 @@ store::KeyHash Prefilter::hash_in_part(const store::KeyHash& key, std::size_t pa
   return key.salted((part + 1) * kFarApart);
 }
 
+Answer Prefilter::ask_in_parts(const store::Question& question, SteadyTime now) {
+  const Waiter waiter{question.ticket, question.cost,      question.deadline, nullptr, question.operation, 0,
+                      question.parts,  question.limit_tag, question.hash};
+  const bool is_known = keys_.find(hash_in_part(question.hash, part_at(waiter, 0))) != nullptr;
+  if (!is_known && !question.is_admitted(now)) return ask_overflow(question, now);
+  return ask_parts(waiter, question.key, now);
+}
+
 Answer Prefilter::ask_parts(Waiter waiter, std::string_view key, SteadyTime now) {
   Answer refused;
   for (; waiter.refused_parts < waiter.parts.size(); ++waiter.refused_parts) {

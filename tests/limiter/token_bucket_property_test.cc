@@ -127,6 +127,37 @@ TEST_CASE("token bucket: two hundred thousand random steps decide as exact ratio
   CHECK(passed > 40'000);
 }
 
+TEST_CASE("token bucket: what is asked in line is answered and charged as apply does it") {
+  Histories histories(2025);
+  int asked = 0, refused = 0;
+  for (int history = 0; history < 2000; ++history) {
+    const TokenBucket bucket = histories.bucket();
+    BucketState state;
+    Micros now{histories.between(0, 2'000'000'000'000'000)};
+    Decision decision = bucket.describe(0, 1, Verdict::ok);
+    for (int step = 0; step < 100; ++step) {
+      const Operation operation = histories.operation();
+      const std::int64_t cost = histories.cost(bucket);
+      const bool is_asked_in_line =
+          bucket.counts_exactly(state) && (operation == Operation::take || operation == Operation::peek);
+      now = histories.next(now, decision);
+      BucketState in_line = state;
+      decision = bucket.apply(state, operation, cost, TimePoint{now});
+      if (!is_asked_in_line) continue;
+      ++asked;
+      if (decision.verdict != Verdict::ok) ++refused;
+      CAPTURE(describe(bucket));
+      CAPTURE(cost);
+      REQUIRE(bucket.ask_exactly(in_line, operation, cost, TimePoint{now}) == decision);
+      REQUIRE(in_line.unit == state.unit);
+      REQUIRE(in_line.used == state.used);
+      REQUIRE(in_line.last == state.last);
+    }
+  }
+  CHECK(asked > 100'000);
+  CHECK(refused > 10'000);
+}
+
 TEST_CASE("token bucket: every wait it states is exact to the microsecond") {
   Histories histories(7);
   const auto passes = [](const TokenBucket& bucket, BucketState state, std::int64_t cost, TimePoint when) {

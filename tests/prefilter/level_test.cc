@@ -196,6 +196,35 @@ TEST_CASE("level: a limit in shadow is refused as such") {
   CHECK(scene.refused_for(limit, 1, at(0s)) == 100ms);
 }
 
+TEST_CASE("level: what one bucket's level says in line is what it says as any other level") {
+  sim::Random random(12);
+  sim::RandomLimits limits(random);
+  int refused = 0, passed = 0;
+  for (int round = 0; round < 60'000; ++round) {
+    const DefinitionPtr limit = limits.any();
+    const std::int64_t most = limit->strictest().capacity();
+    Scene scene;
+    TimePoint now = at(Micros{random.between(0, 86'400'000'000)});
+    static_cast<void>(scene.ask(limit, random.one_in(2) ? most : random.of_any_size(most), now));
+    if (!is_of_bucket(*limit, scene.level)) continue;
+    const Micros refill = refill_interval(limit->tiers()[0]);
+    const Micros uncertainty{random.of_any_size(4 * refill.count())};
+    const std::int64_t cost = random.of_any_size(2 * most);
+    now += Micros{random.of_any_size(2 * limit->tiers()[0].window().count())};
+    const Decision in_line = decide_by_bucket(*limit, scene.level, cost, now, uncertainty);
+    const Decision general = decide_by_level(*limit, scene.level, {}, cost, now, uncertainty);
+    REQUIRE(in_line.verdict == general.verdict);
+    if (general.verdict == Verdict::ok) {
+      ++passed;
+    } else {
+      ++refused;
+      REQUIRE(in_line == general);
+    }
+  }
+  CHECK(refused > 1'000);
+  CHECK(passed > 1'000);
+}
+
 TEST_CASE("level: what it refuses the store refuses, though another host was ahead and came first") {
   sim::Random random(11);
   sim::RandomLimits limits(random);

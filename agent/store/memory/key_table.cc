@@ -19,14 +19,9 @@ std::size_t segments_for(std::size_t max_keys) {
 
 }  // namespace
 
-KeyTable::KeyTable(std::size_t max_keys) : max_keys_(max_keys), segments_(segments_for(max_keys)) {
+KeyTable::KeyTable(std::size_t max_keys)
+    : max_keys_(max_keys), segments_(segments_for(max_keys)), segment_mask_(segments_.size() - 1) {
   for (Segment& segment : segments_) segment.max_load_factor(kMapsOwnMaxLoad);
-}
-
-KeyEntry* KeyTable::find(const KeyHash& hash) {
-  Segment& segment = segment_of(hash);
-  const auto found = segment.find(hash);
-  return found == segment.end() ? nullptr : &found.value();
 }
 
 bool KeyTable::has_room(const KeyHash& hash, limiter::TimePoint now) {

@@ -36,7 +36,11 @@ class KeyTable {
   explicit KeyTable(std::size_t max_keys);
 
   // The key's entry, or null. Valid until the next insert or sweep.
-  [[nodiscard]] KeyEntry* find(const KeyHash& hash);
+  [[nodiscard]] KeyEntry* find(const KeyHash& hash) {
+    Segment& segment = segment_of(hash);
+    const auto found = segment.find(hash);
+    return found == segment.end() ? nullptr : &found.value();
+  }
   // Whether a key that is not there could be added, after sweeping its segment if need be.
   [[nodiscard]] bool has_room(const KeyHash& hash, limiter::TimePoint now);
   // Adds a key that is not there; null when there is no room.
@@ -67,9 +71,7 @@ class KeyTable {
   using Segment = tsl::robin_map<KeyHash, KeyEntry, TakeLow, std::equal_to<KeyHash>,
                                  std::allocator<std::pair<KeyHash, KeyEntry>>, false, GradualGrowth>;
 
-  [[nodiscard]] Segment& segment_of(const KeyHash& hash) {
-    return segments_[hash.high & (segments_.size() - 1)];
-  }
+  [[nodiscard]] Segment& segment_of(const KeyHash& hash) { return segments_[hash.high & segment_mask_]; }
   void grow(Segment& segment);
   void sweep_segment(Segment& segment, limiter::TimePoint now);
 
@@ -78,7 +80,8 @@ class KeyTable {
   std::size_t places_elsewhere_ = 0;
   std::size_t next_swept_ = 0;
   std::size_t longest_growth_step_ = 0;
-  std::vector<Segment> segments_;
+  std::vector<Segment> segments_;  // their number is a power of two
+  std::size_t segment_mask_;
 };
 
 }  // namespace allowd::store

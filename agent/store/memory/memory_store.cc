@@ -34,21 +34,30 @@ Answer MemoryStore::decide(const Question& question, limiter::TimePoint now) {
   return {};
 }
 
+// Answers are made where the caller wants them: each of these returns one variable, or what another returns.
 Answer MemoryStore::decide_one(const Question& question, limiter::TimePoint now) {
   KeyEntry* entry = table_.find(question.hash);
-  if (entry == nullptr) {
-    if (!table_.has_room(question.hash, now)) return decide_without_room(question, now);
-    if (!is_admitted(question, now)) return decide_by_overflow(question, now);
-    limiter::TierState state;
-    const Answer answer{Answer::Status::decided, false,
-                        question.definition->apply({&state, 1}, question.operation, question.cost, now)};
-    // Only a charge makes a key known.
-    if (state.exists()) *table_.insert(question.hash, now) = {state, leaves_at(state, now, answer.decision)};
-    return answer;
-  }
+  return entry != nullptr ? decide_known(question, *entry, now) : decide_new(question, now);
+}
+
+inline Answer MemoryStore::decide_known(const Question& question, KeyEntry& entry, limiter::TimePoint now) {
+  const limiter::Definition& definition = *question.definition;
   const Answer answer{Answer::Status::decided, false,
-                      question.definition->apply({&entry->state, 1}, question.operation, question.cost, now)};
-  keep(*entry, now, answer.decision);
+                      definition.asks_exactly(entry.state, question.operation)
+                          ? definition.ask_exactly(entry.state, question.operation, question.cost, now)
+                          : definition.apply({&entry.state, 1}, question.operation, question.cost, now)};
+  keep(entry, now, answer.decision);
+  return answer;
+}
+
+Answer MemoryStore::decide_new(const Question& question, limiter::TimePoint now) {
+  if (!table_.has_room(question.hash, now)) return decide_without_room(question, now);
+  if (!is_admitted(question, now)) return decide_by_overflow(question, now);
+  limiter::TierState state;
+  const Answer answer{Answer::Status::decided, false,
+                      question.definition->apply({&state, 1}, question.operation, question.cost, now)};
+  // Only a charge makes a key known.
+  if (state.exists()) *table_.insert(question.hash, now) = {state, leaves_at(state, now, answer.decision)};
   return answer;
 }
 

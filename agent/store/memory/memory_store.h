@@ -81,6 +81,9 @@ class MemoryStore final : public Store {
     return question.is_admitted(SteadyTime{now.time_since_epoch() - epoch_offset_});
   }
   Answer decide_one(const Question& question, limiter::TimePoint now);
+  [[gnu::always_inline]] static Answer decide_known(const Question& question, KeyEntry& entry,
+                                                    limiter::TimePoint now);
+  Answer decide_new(const Question& question, limiter::TimePoint now);
   Answer decide_tiers(const Question& question, limiter::TimePoint now);
   Answer decide_log(const Question& question, limiter::TimePoint now);
   Answer decide_without_room(const Question& question, limiter::TimePoint now);
