@@ -66,39 +66,34 @@ Decider::Decider(store::Store& store, store::Store& host, LimitTable& limits, st
   store_.attach(*this);
 }
 
+inline protocol::Decision Decider::by_store(const Limit& limit, const Rule& rule, const store::Answer& answer,
+                                            Source source) {
+  if (answer.by_overflow) {
+    // A key whose override only watches is refused by nothing that its limit's other keys share.
+    limiter::Decision shared = answer.decision;
+    rule.definition->judge(shared);
+    limit.overflows().add(to_wire(shared.verdict), source);
+    return to_wire(shared, source, kOverflowTier);
+  }
+  const std::size_t tier = answer.decision.tier;
+  rule.decisions[tier]->add(to_wire(answer.decision.verdict), source);
+  return to_wire(answer.decision, source, rule.definition->tiers()[tier].name);
+}
+
 Outcome Decider::ask(Operation operation, const protocol::Query& query, SteadyTime now, Asker& asker,
                      std::uint64_t msgid) {
   now_ = now;
-  if (query.defined_inline) {
-    auto limit = limits_.find_or_parse(*query.defined_inline);
-    if (!limit) return Outcome(ErrorCode::bad_request, std::move(limit.error().message));
-    return ask_limit(*limit, operation, query, now, asker, msgid);
-  }
+  if (query.defined_inline) return ask_inline_limit(operation, query, now, asker, msgid);
   const LimitPtr* limit = limits_.find(query.limit);
   if (limit == nullptr) return unknown_limit(query.limit);
   return ask_limit(*limit, operation, query, now, asker, msgid);
 }
 
-Resolved Decider::resolve(Operation operation, const protocol::Query& query) {
-  Resolved resolved;
-  if (query.defined_inline) {
-    auto limit = limits_.find_or_parse(*query.defined_inline);
-    if (limit) {
-      resolved.limit = std::move(*limit);
-    } else {
-      resolved.refusal = Outcome(ErrorCode::bad_request, std::move(limit.error().message));
-    }
-  } else if (const LimitPtr* limit = limits_.find(query.limit)) {
-    resolved.limit = *limit;
-  } else {
-    resolved.refusal = unknown_limit(query.limit);
-  }
-  if (resolved.limit) {
-    resolved.rule = &resolved.limit->rule_for(query.key, query.plan);
-    const bool is_forced = query.is_forced && operation == Operation::take;
-    resolved.operation = is_forced ? Operation::force : operation;
-  }
-  return resolved;
+Outcome Decider::ask_inline_limit(Operation operation, const protocol::Query& query, SteadyTime now,
+                                  Asker& asker, std::uint64_t msgid) {
+  auto limit = limits_.find_or_parse(*query.defined_inline);
+  if (!limit) return Outcome(ErrorCode::bad_request, std::move(limit.error().message));
+  return ask_limit(*limit, operation, query, now, asker, msgid);
 }
 
 Outcome Decider::unknown_limit(std::string_view name) {
@@ -109,24 +104,17 @@ Outcome Decider::unknown_limit(std::string_view name) {
   return Outcome(ErrorCode::unknown_limit, "no limit is named " + protocol::quoted(name));
 }
 
-Outcome Decider::ask_limit(const LimitPtr& limit, Operation operation, const protocol::Query& query,
-                           SteadyTime now, Asker& asker, std::uint64_t msgid) {
+inline Outcome Decider::ask_limit(const LimitPtr& limit, Operation operation, const protocol::Query& query,
+                                  SteadyTime now, Asker& asker, std::uint64_t msgid) {
   if (operation == Operation::refund && !limit->may_refund()) {
     return Outcome(ErrorCode::forbidden, "the limit takes no refunds");
   }
   if (query.is_forced && operation == Operation::take) operation = Operation::force;
   if (!query.plan.empty() && !limit->has_plan(query.plan)) ++unknown_plans_total_;
-  const Rule& rule = limit->rule_for(query.key, query.plan);
   const HashedKey key{query.key, limit->hash_of(query.key)};
-  if (is_kept_here(*limit) && rule.kind == config::Override::Kind::definition) {
-    // The quickest way, for what is asked most: nothing is copied.
-    store::Store& store = is_local_ ? store_ : host_;
-    const store::Question question = question_about({limit, &rule, operation, query.cost}, key);
-    return decided_now(*limit, key, now,
-                       [&] { return by_store(*limit, rule, store.ask(question, now), Source::local); });
-  }
   const limiter::Micros wait = query.deadline_us ? limiter::Micros{*query.deadline_us} : limit->deadline();
-  return ask_hashed({limit, &rule, operation, query.cost}, key, wait, now, asker, msgid);
+  return ask_hashed({limit, &limit->rule_for(query.key, query.plan), operation, query.cost}, key, wait, now,
+                    asker, msgid);
 }
 
 Outcome Decider::ask(SubjectView subject, std::string_view key, limiter::Micros wait, SteadyTime now,
@@ -134,49 +122,74 @@ Outcome Decider::ask(SubjectView subject, std::string_view key, limiter::Micros 
   return ask_hashed(subject, {key, subject.limit->hash_of(key)}, wait, now, asker, msgid);
 }
 
-Outcome Decider::ask_hashed(SubjectView subject, const HashedKey& key, limiter::Micros wait, SteadyTime now,
-                            Asker& asker, std::uint64_t msgid) {
-  const auto& [limit, rule, operation, cost, is_about_overflow] = subject;
-  if (rule->kind != config::Override::Kind::definition) {
-    return decided_now(*limit, key, now, [&] { return by_override(*limit, *rule); });
+inline Outcome Decider::ask_hashed(const SubjectView& subject, const HashedKey& key, limiter::Micros wait,
+                                   SteadyTime now, Asker& asker, std::uint64_t msgid) {
+  const Limit& limit = *subject.limit;
+  const Rule& rule = *subject.rule;
+  const bool is_usual = rule.kind == config::Override::Kind::definition &&
+                        (is_kept_here(limit) || (!can_never_pass(subject) && wait.count() > 0 && !shares_));
+  if (!is_usual) return ask_rarely(subject, key, wait, now, asker, msgid);
+  store::Question question = question_about(subject, key);
+  if (is_kept_here(limit)) {
+    store::Store& store = is_local_ ? store_ : host_;
+    return decided_now(
+        limit, key, now, [&]() __attribute__((always_inline)) {
+          return by_store(limit, rule, store.ask(question, now), Source::local);
+        });
+  }
+  question.deadline = now + std::min(wait, kLongestDeadline);
+  question.lease = rule.lease;
+  question.ticket = next_ticket_;
+  return ask_store(subject, key, question, now, asker, msgid);
+}
+
+Outcome Decider::ask_rarely(const SubjectView& subject, const HashedKey& key, limiter::Micros wait,
+                            SteadyTime now, Asker& asker, std::uint64_t msgid) {
+  const Limit& limit = *subject.limit;
+  const Rule& rule = *subject.rule;
+  if (rule.kind != config::Override::Kind::definition) {
+    return decided_now(limit, key, now, [&] { return by_override(limit, rule); });
+  }
+  if (can_never_pass(subject)) {
+    // No trip to the store, so its true level is not known here.
+    const store::Answer never{
+        store::Answer::Status::decided, false,
+        rule.asked().apply_to_nothing(subject.operation, subject.cost, limiter::TimePoint{})};
+    return decided_now(limit, key, now, [&] { return by_store(limit, rule, never, Source::local); });
   }
   wait = std::min(wait, kLongestDeadline);
   store::Question question = question_about(subject, key);
   question.deadline = now + wait;
-  question.lease = rule->lease;
-  if (is_kept_here(*limit)) {
-    store::Store& store = is_local_ ? store_ : host_;
-    return decided_now(*limit, key, now,
-                       [&] { return by_store(*limit, *rule, store.ask(question, now), Source::local); });
-  }
-  if (is_decided_here(subject)) {
-    // Can never pass: no trip to the store, so its true level is not known here.
-    const store::Answer never{store::Answer::Status::decided, false,
-                              rule->asked().apply_to_nothing(operation, cost, limiter::TimePoint{})};
-    return decided_now(*limit, key, now, [&] { return by_store(*limit, *rule, never, Source::local); });
-  }
+  question.lease = rule.lease;
   if (wait.count() == 0) {
-    return decided_now(*limit, key, now,
+    return decided_now(limit, key, now,
                        [&] { return by_policy(subject, key, store_.shard_of(question), now); });
   }
-  if (shares_ && limit->on_failure() == config::FailurePolicy::local) {
+  if (shares_ && limit.on_failure() == config::FailurePolicy::local) {
     debit_shares(subject, key, now);
     if (const auto refusal = shares_->hold(question, now)) {
-      return decided_now(*limit, key, now,
+      return decided_now(limit, key, now,
                          [&] { return by_own_share(subject, *refusal, store_.shard_of(question), now); });
     }
   }
-  question.ticket = next_ticket();
+  question.ticket = next_ticket_;
+  return ask_store(subject, key, question, now, asker, msgid);
+}
+
+inline Outcome Decider::ask_store(const SubjectView& subject, const HashedKey& key,
+                                  const store::Question& question, SteadyTime now, Asker& asker,
+                                  std::uint64_t msgid) {
   const store::Answer answer = store_.ask(question, now);
-  if (answer.status != store::Answer::Status::promised) {
-    const bool is_decided = answer.status == store::Answer::Status::decided;
-    return decided_now(*limit, key, now, [&] {
-      return is_decided ? by_store(*limit, *rule, answer, source_of(answer))
-                        : by_policy(subject, key, store_.shard_of(question), now);
-    });
+  if (answer.status == store::Answer::Status::promised) {
+    occupy(take_slot(), subject, key, question, now, asker, msgid);
+    return {};
   }
-  occupy(take_slot(), subject, key, question, now, asker, msgid);
-  return {};
+  const bool is_decided = answer.status == store::Answer::Status::decided;
+  return decided_now(
+      *subject.limit, key, now, [&]() __attribute__((always_inline)) {
+        return is_decided ? by_store(*subject.limit, *subject.rule, answer, source_of(answer))
+                          : by_policy(subject, key, store_.shard_of(question), now);
+      });
 }
 
 void Decider::occupy(DeadlineQueue::Slot slot, SubjectView subject, const HashedKey& key,
@@ -197,55 +210,6 @@ void Decider::occupy(DeadlineQueue::Slot slot, SubjectView subject, const Hashed
     open.hash = key.hash;
   }
   deadlines_.push(slot, question.deadline);
-}
-
-bool Decider::is_decided_here(SubjectView subject) const {
-  if (subject.rule->kind != config::Override::Kind::definition || is_kept_here(*subject.limit)) return true;
-  const bool asks_to_pass = subject.operation == Operation::take || subject.operation == Operation::peek;
-  return asks_to_pass && !subject.rule->asked().can_hold(subject.cost);
-}
-
-bool Decider::would_pass(SubjectView subject, std::string_view key, SteadyTime now) {
-  if (subject.operation != Operation::take) return true;
-  const Rule& rule = *subject.rule;
-  if (rule.kind == config::Override::Kind::unlimited) return true;
-  if (rule.kind == config::Override::Kind::deny) return subject.limit->base().definition->is_shadow();
-  if (!is_kept_here(*subject.limit)) return rule.definition->is_shadow();  // it can never pass
-  store::Store& store = is_local_ ? store_ : host_;
-  subject.operation = Operation::peek;
-  return limiter::is_allowed(
-      store.ask(question_about(subject, {key, subject.limit->hash_of(key)}), now).decision);
-}
-
-bool Decider::ask_together(std::span<const std::pair<Subject, std::string_view>> questions,
-                           SteadyTime deadline, SteadyTime now, Asker& asker) {
-  const bool can_be_asked =
-      deadline > now && std::none_of(questions.begin(), questions.end(),
-                                     [&](const auto& question) { return is_decided_here(question.first); });
-  // Keys that are held have to pass their shares, one by one.
-  const bool is_held = shares_ && std::any_of(questions.begin(), questions.end(), [&](const auto& question) {
-                         const HashedKey key{question.second, question.first.limit->hash_of(question.second)};
-                         return shares_->is_held(question_about(question.first, key), now);
-                       });
-  if (!can_be_asked || is_held) return false;
-  std::vector<store::Question> asked;
-  std::vector<DeadlineQueue::Slot> slots;
-  std::vector<HashedKey> keys;
-  for (const auto& [subject, key] : questions) {
-    keys.push_back({key, subject.limit->hash_of(key)});
-    if (shares_) debit_shares(subject, keys.back(), now);
-    slots.push_back(take_slot());
-    asked.push_back(question_about(subject, keys.back()));
-    asked.back().ticket = make_ticket(slots.back(), open_[slots.back()].generation);
-    asked.back().deadline = deadline;
-  }
-  if (!store_.ask_together(asked)) {
-    for (const DeadlineQueue::Slot slot : slots) release(slot);
-    return false;
-  }
-  for (std::size_t i = 0; i < questions.size(); ++i)
-    occupy(slots[i], questions[i].first, keys[i], asked[i], now, asker, i);
-  return true;
 }
 
 void Decider::reset(std::string_view name, std::string_view key,
@@ -281,18 +245,19 @@ void Decider::reset(std::string_view name, std::string_view key,
   }
 }
 
-std::uint64_t Decider::next_ticket() const {
-  const DeadlineQueue::Slot slot = next_slot();
-  return make_ticket(slot, slot < open_.size() ? open_[slot].generation : 0);
+void Decider::choose_next_ticket() {
+  next_ticket_ = free_.empty() ? make_ticket(static_cast<DeadlineQueue::Slot>(open_.size()), 0)
+                               : make_ticket(free_.back(), open_[free_.back()].generation);
 }
 
 DeadlineQueue::Slot Decider::take_slot() {
+  const DeadlineQueue::Slot slot = slot_of(next_ticket_);
   if (free_.empty()) {
     open_.emplace_back();
-    return static_cast<DeadlineQueue::Slot>(open_.size() - 1);
+  } else {
+    free_.pop_back();
   }
-  const DeadlineQueue::Slot slot = free_.back();
-  free_.pop_back();
+  choose_next_ticket();
   return slot;
 }
 
@@ -303,6 +268,7 @@ void Decider::release(DeadlineQueue::Slot slot) {
   open.limit.reset();
   ++open.generation;
   free_.push_back(slot);
+  choose_next_ticket();
 }
 
 bool Decider::is_waiting(std::uint64_t ticket) const {
@@ -380,18 +346,15 @@ void Decider::end_turn(SteadyTime start, SteadyTime end) {
   }
 }
 
-protocol::Decision Decider::by_store(const Limit& limit, const Rule& rule, const store::Answer& answer,
-                                     Source source) {
-  if (answer.by_overflow) {
-    // A key whose override only watches is refused by nothing that its limit's other keys share.
-    limiter::Decision shared = answer.decision;
-    rule.definition->judge(shared);
-    limit.overflows().add(to_wire(shared.verdict), source);
-    return to_wire(shared, source, kOverflowTier);
+protocol::Decision Decider::by_own_share(SubjectView subject, store::Answer answer, std::size_t shard,
+                                         SteadyTime now) {
+  limiter::Decision& decision = answer.decision;
+  if (decision.retry_after == limiter::kNever) {
+    // More than the share holds, but not more than the limit: the store may grant it.
+    if (decision.verdict == limiter::Verdict::never) decision.verdict = limiter::Verdict::limited;
+    decision.retry_after = store_.next_probe_in(shard, now);
   }
-  const std::size_t tier = answer.decision.tier;
-  rule.decisions[tier]->add(to_wire(answer.decision.verdict), source);
-  return to_wire(answer.decision, source, rule.definition->tiers()[tier].name);
+  return by_store(*subject.limit, *subject.rule, answer, Source::fallback);
 }
 
 protocol::Decision Decider::by_policy(SubjectView subject, const HashedKey& key, std::size_t shard,

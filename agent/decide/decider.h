@@ -51,7 +51,7 @@ struct Outcome {
   Outcome() = default;
   // What `decide` returns is made in its place.
   template <class Decide>
-  explicit Outcome(Decide decide) : kind(Kind::decided), decision(decide()) {}
+  [[gnu::always_inline]] explicit Outcome(Decide decide) : kind(Kind::decided), decision(decide()) {}
   Outcome(protocol::ErrorCode why, std::string text)
       : kind(Kind::refused), code(why), reason(std::move(text)) {}
 
@@ -168,11 +168,28 @@ class Decider final : private store::AnswerSink, public stats::MetricSource {
   Fate on_answer(std::uint64_t ticket, const store::Answer& answer, SteadyTime now) override;
   [[nodiscard]] bool is_waiting(std::uint64_t ticket) const override;
 
-  Outcome ask_limit(const LimitPtr& limit, limiter::Operation operation, const protocol::Query& query,
-                    SteadyTime now, Asker& asker, std::uint64_t msgid);
-  Outcome ask_hashed(SubjectView subject, const HashedKey& key, limiter::Micros wait, SteadyTime now,
+  // In line what nearly every query comes by, each rarer turn in a function of its own.
+  [[gnu::always_inline]] Outcome ask_limit(const LimitPtr& limit, limiter::Operation operation,
+                                           const protocol::Query& query, SteadyTime now, Asker& asker,
+                                           std::uint64_t msgid);
+  [[gnu::always_inline]] Outcome ask_hashed(const SubjectView& subject, const HashedKey& key,
+                                            limiter::Micros wait, SteadyTime now, Asker& asker,
+                                            std::uint64_t msgid);
+  [[gnu::always_inline]] Outcome ask_store(const SubjectView& subject, const HashedKey& key,
+                                           const store::Question& question, SteadyTime now, Asker& asker,
+                                           std::uint64_t msgid);
+  Outcome ask_inline_limit(limiter::Operation operation, const protocol::Query& query, SteadyTime now,
+                           Asker& asker, std::uint64_t msgid);
+  // What an override decides, what is decided here though the store keeps it, or what a share has a say in.
+  Outcome ask_rarely(const SubjectView& subject, const HashedKey& key, limiter::Micros wait, SteadyTime now,
                      Asker& asker, std::uint64_t msgid);
   [[nodiscard]] bool is_kept_here(const Limit& limit) const { return is_local_ || limit.is_host_wide(); }
+  // Of a limit that the store keeps: whether more is asked for than it can ever hold.
+  [[nodiscard]] static bool can_never_pass(const SubjectView& subject) {
+    const bool asks_to_pass =
+        subject.operation == limiter::Operation::take || subject.operation == limiter::Operation::peek;
+    return asks_to_pass && !subject.rule->asked().can_hold(subject.cost);
+  }
   [[nodiscard]] static store::Question question_about(const SubjectView& subject, const HashedKey& key) {
     return {.operation = subject.operation,
             .definition = subject.rule->definition.get(),
@@ -188,17 +205,14 @@ class Decider final : private store::AnswerSink, public stats::MetricSource {
   void occupy(DeadlineQueue::Slot slot, SubjectView subject, const HashedKey& key,
               const store::Question& question, SteadyTime now, Asker& asker, std::uint64_t msgid);
   Outcome unknown_limit(std::string_view name);
-  // The slot that take_slot takes next, and the ticket of the question that will be put under it.
-  [[nodiscard]] DeadlineQueue::Slot next_slot() const {
-    return free_.empty() ? static_cast<DeadlineQueue::Slot>(open_.size()) : free_.back();
-  }
-  [[nodiscard]] std::uint64_t next_ticket() const;
+  // Finds next_ticket_ anew, once the slots in use have changed.
+  void choose_next_ticket();
   [[nodiscard]] DeadlineQueue::Slot take_slot();
   void release(DeadlineQueue::Slot slot);
   // Each makes the decision where the caller wants it, for a copy of what was just written stalls, and counts
   // it.
-  protocol::Decision by_store(const Limit& limit, const Rule& rule, const store::Answer& answer,
-                              protocol::Source source);
+  [[gnu::always_inline]] protocol::Decision by_store(const Limit& limit, const Rule& rule,
+                                                     const store::Answer& answer, protocol::Source source);
   protocol::Decision by_policy(SubjectView subject, const HashedKey& key, std::size_t shard, SteadyTime now);
   // By this host's share of the limit; none: it has none.
   std::optional<protocol::Decision> by_share(SubjectView subject, const HashedKey& key, std::size_t shard,
@@ -240,6 +254,8 @@ class Decider final : private store::AnswerSink, public stats::MetricSource {
   stats::Registry& registry_;
   std::vector<Open> open_;
   std::vector<DeadlineQueue::Slot> free_;
+  std::uint64_t next_ticket_ =
+      0;  // of the question that will be put under the slot that take_slot takes next
   DeadlineQueue deadlines_;
   const std::size_t max_shares_;
   std::unique_ptr<LocalShares> shares_;  // from when the first was needed

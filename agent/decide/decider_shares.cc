@@ -29,17 +29,6 @@ std::optional<protocol::Decision> Decider::by_share(SubjectView subject, const H
   return by_own_share(subject, *answer, shard, now);
 }
 
-protocol::Decision Decider::by_own_share(SubjectView subject, store::Answer answer, std::size_t shard,
-                                         SteadyTime now) {
-  limiter::Decision& decision = answer.decision;
-  if (decision.retry_after == limiter::kNever) {
-    // More than the share holds, but not more than the limit: the store may grant it.
-    if (decision.verdict == limiter::Verdict::never) decision.verdict = limiter::Verdict::limited;
-    decision.retry_after = store_.next_probe_in(shard, now);
-  }
-  return by_store(*subject.limit, *subject.rule, answer, Source::fallback);
-}
-
 void Decider::debit_shares(SubjectView subject, const HashedKey& key, SteadyTime now) {
   if (subject.limit->on_failure() != config::FailurePolicy::local) return;
   store::Question own = question_about(subject, key);
@@ -61,7 +50,7 @@ void Decider::debit_share(SubjectView subject, store::Question about, SteadyTime
   if (!debit) return;
   about.operation = Operation::force;
   about.cost = debit->permits;
-  about.ticket = next_ticket();
+  about.ticket = next_ticket_;
   about.deadline = now + kLongestDeadline;
   about.overflow = nullptr;  // it is known already
   about.is_about_overflow = false;

@@ -5,7 +5,6 @@
 #include <xxhash.h>
 
 #include <algorithm>
-#include <cstring>
 
 #include "agent/store/store.h"
 
@@ -171,15 +170,11 @@ std::uint64_t LimitTable::new_keys_refused() const {
   return refused;
 }
 
-const LimitPtr* LimitTable::find(std::string_view name) const {
-  if (last_found_ != nullptr) {
-    const std::string& last = (*last_found_)->name();
-    if (last.size() == name.size() && std::memcmp(last.data(), name.data(), name.size()) == 0)
-      return last_found_;
-  }
+const LimitPtr* LimitTable::find_by_name(std::string_view name) const {
   auto found = by_name_.find(name);
   if (found == by_name_.end()) found = by_name_.find(kDefault);
   if (found == by_name_.end()) return nullptr;
+  last_name_ = found->second->name();
   return last_found_ = &found->second;
 }
 

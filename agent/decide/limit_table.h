@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <cstring>
 #include <deque>
 #include <map>
 #include <memory>
@@ -29,6 +30,29 @@ struct NameHash {
   using is_transparent = void;
   std::size_t operator()(std::string_view text) const;
 };
+
+// For names, which are short: calling memcmp takes longer than comparing them.
+[[nodiscard]] inline bool are_equal(std::string_view a, std::string_view b) {
+  if (a.size() != b.size()) return false;
+  const auto differ_at = [&](std::size_t at, auto word) {
+    auto other = word;
+    std::memcpy(&word, a.data() + at, sizeof word);
+    std::memcpy(&other, b.data() + at, sizeof word);
+    return word != other;
+  };
+  const std::size_t size = a.size();
+  std::size_t at = 0;
+  for (; at + 8 <= size; at += 8) {
+    if (differ_at(at, std::uint64_t{})) return false;
+  }
+  // What is left, with some of what was compared already if there are enough bytes.
+  if (size >= 8) return at == size || !differ_at(size - 8, std::uint64_t{});
+  if (size >= 4) return !differ_at(0, std::uint32_t{}) && !differ_at(size - 4, std::uint32_t{});
+  for (; at < size; ++at) {
+    if (a[at] != b[at]) return false;
+  }
+  return true;
+}
 
 // What decides about a key, and where it counts.
 struct Rule {
@@ -148,7 +172,10 @@ class LimitTable {
   void share_between(std::uint32_t agents);
 
   // The configured limit of that name, else the one named `default`; null: there is neither.
-  [[nodiscard]] const LimitPtr* find(std::string_view name) const;
+  [[nodiscard]] const LimitPtr* find(std::string_view name) const {
+    // Most queries name the limit that the one before named.
+    return last_found_ != nullptr && are_equal(name, last_name_) ? last_found_ : find_by_name(name);
+  }
   // The limit that an application defined.
   [[nodiscard]] Result<LimitPtr> find_or_parse(const protocol::InlineLimit& definition);
 
@@ -159,13 +186,16 @@ class LimitTable {
  private:
   using Map = tsl::robin_map<std::string, LimitPtr, NameHash, std::equal_to<>>;
 
+  [[nodiscard]] const LimitPtr* find_by_name(std::string_view name) const;
+
   stats::Registry& registry_;
   store::KeyHasher hasher_;
   limiter::Micros default_deadline_{};
   bool shadow_ = false;
   std::uint32_t agents_ = 1;
   std::vector<LimitPtr> configured_;
-  mutable const LimitPtr* last_found_ = nullptr;  // most queries name the limit that the one before named
+  mutable const LimitPtr* last_found_ = nullptr;
+  mutable std::string_view last_name_;  // its own
   Map by_name_;
   struct Budget {
     explicit Budget(const std::string& limit) : keys(limit) {}

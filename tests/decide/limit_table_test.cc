@@ -31,6 +31,19 @@ protocol::InlineLimit definition(const std::string& name, const std::string& rat
   return limit;
 }
 
+TEST_CASE("limit table: names are equal to their last byte, whatever their length") {
+  for (std::size_t size = 0; size <= 40; ++size) {
+    const std::string name(size, 'n');
+    CHECK(are_equal(name, std::string(size, 'n')));
+    CHECK_FALSE(are_equal(name, name + "n"));
+    for (std::size_t at = 0; at < size; ++at) {
+      std::string other = name;
+      other[at] = 'm';
+      CHECK_FALSE(are_equal(name, other));
+    }
+  }
+}
+
 TEST_CASE("limit table: configured limits are found by their exact names") {
   stats::Registry registry;
   const LimitTable table(
