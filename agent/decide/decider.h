@@ -190,7 +190,8 @@ class Decider final : private store::AnswerSink, public stats::MetricSource {
         subject.operation == limiter::Operation::take || subject.operation == limiter::Operation::peek;
     return asks_to_pass && !subject.rule->asked().can_hold(subject.cost);
   }
-  [[nodiscard]] static store::Question question_about(const SubjectView& subject, const HashedKey& key) {
+  [[nodiscard, gnu::always_inline]] static store::Question question_about(const SubjectView& subject,
+                                                                          const HashedKey& key) {
     return {.operation = subject.operation,
             .definition = subject.rule->definition.get(),
             .limit_tag = subject.rule->tag,

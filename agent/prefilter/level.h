@@ -61,7 +61,8 @@ struct Level {
                                                 limiter::TimePoint now, limiter::Micros uncertainty);
 
 // Whether the level is that of one bucket in its own unit, as most are; then this is the same, in line.
-[[nodiscard]] inline bool is_of_bucket(const limiter::Definition& definition, const Level& level) {
+[[nodiscard, gnu::always_inline]] inline bool is_of_bucket(const limiter::Definition& definition,
+                                                           const Level& level) {
   return level.kind == Level::Kind::tier && definition.shape() == limiter::Definition::Shape::bucket &&
          definition.asks_exactly(level.state, limiter::Operation::peek);
 }

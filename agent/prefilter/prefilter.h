@@ -162,7 +162,8 @@ class Prefilter final : public store::Store, private store::SharedSink {
   [[nodiscard]] bool is_waiting(std::uint64_t ticket) const override;
 
   // The shard's time, asked once per turn.
-  [[nodiscard]] const std::optional<store::ShardTime>& time_of(std::uint32_t shard, SteadyTime now) const {
+  [[nodiscard, gnu::always_inline]] const std::optional<store::ShardTime>& time_of(std::uint32_t shard,
+                                                                                   SteadyTime now) const {
     SeenTime& seen = times_[shard];
     if (seen.asked_at == now) return seen.time;
     seen.asked_at = now;
