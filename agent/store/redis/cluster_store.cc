@@ -248,31 +248,6 @@ bool ClusterStore::ask_together(std::span<const SharedQuestion> questions) {
   return node != nullptr && node->shard->ask_together(questions, keys);
 }
 
-void ClusterStore::reset(std::uint32_t group, std::string_view limit_tag, std::string_view key,
-                         std::function<void(bool)> done) {
-  send_reset(groups_[group].node, {std::string(redis_key(group, limit_tag, key)), group, 0, std::move(done)},
-             false);
-}
-
-void ClusterStore::send_reset(Node* node, Reset reset, bool is_asking) {
-  if (node == nullptr || ++reset.redirections > kMostRedirections) return reset.done(false);
-  const std::string key = reset.redis_key;
-  node->shard->reset(key, is_asking,
-                     [this, reset = std::move(reset), from = node->endpoint](const Reply& reply) {
-                       if (reply == nullptr) return reset.done(false);
-                       if (!is_error(reply)) return reset.done(true);
-                       const ServerError error = read_error(text_of(reply)).kind;
-                       if (error != ServerError::moved && error != ServerError::ask) return reset.done(false);
-                       ++redirections_total_;
-                       Node* next = node_of(text_of(reply), from);
-                       if (error == ServerError::moved && next != nullptr) {
-                         assign(reset.group, next);
-                         watch_.doubt();
-                       }
-                       send_reset(next, reset, error == ServerError::ask);
-                     });
-}
-
 void ClusterStore::leave() {
   for (auto& [name, node] : nodes_) node.shard->leave();
 }

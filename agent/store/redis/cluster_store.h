@@ -12,6 +12,8 @@
 //              group's keys is dropped.
 // TRYAGAIN     The keys of the script are asked one by one.
 // CLUSTERDOWN  on_failure decides; the map is asked for anew.
+// A reset      Charges nothing, so that it may be repeated: within a second it is sent again, after a pause,
+//              while its node cannot be asked or says TRYAGAIN or CLUSTERDOWN.
 //
 // Ownership    One Shard per node, made when it is first named. It ends when no group has needed it for ten
 //              seconds and nothing is open there.
@@ -78,11 +80,14 @@ class ClusterStore final : public RemoteStore, private BatchRouter {
     std::uint32_t epoch = 0;
     std::deque<GiveBack> owed;  // to be sent once its node can be asked
   };
+  // Until somebody has said that it is done, or its patience ends.
   struct Reset {
     std::string redis_key;
     std::uint32_t group;
-    int redirections;
+    int redirections;  // in a row
     std::function<void(bool)> done;
+    loop::Timer patience;
+    loop::Timer pause;
   };
 
   void redirect(Shard& from, const Batch& batch, ServerError error, std::string_view text) override;
@@ -100,7 +105,11 @@ class ClusterStore final : public RemoteStore, private BatchRouter {
   void forget_clock(Group& group);
   [[nodiscard]] const Node* node_with(const Shard& shard) const;
   [[nodiscard]] std::vector<RedisEndpoint> answering_nodes() const;
-  void send_reset(Node* node, Reset reset, bool is_asking);
+  // Of the reset of that number: sends it, hears of it, sends it once more after a pause, ends it.
+  void send_reset(std::uint64_t number, Node* node, bool is_asking);
+  void on_reset(std::uint64_t number, const RedisEndpoint& from, const Reply& reply);
+  void repeat_reset(std::uint64_t number);
+  void end_reset(std::uint64_t number, bool is_done);
   void pay_debts(Group& group);
   void watch_nodes();
   void retire(const Node& node);
@@ -118,7 +127,9 @@ class ClusterStore final : public RemoteStore, private BatchRouter {
   SharedSink* sink_ = nullptr;
   std::map<std::string, Node> nodes_;  // by address
   std::array<Group, KeyGroups::kGroups> groups_{};
-  std::size_t owed_ = 0;  // of all groups
+  std::size_t owed_ = 0;                   // of all groups
+  std::map<std::uint64_t, Reset> resets_;  // by number
+  std::uint64_t last_reset_ = 0;
   SteadyTime watched_at_{};
   std::uint64_t nodes_made_ = 0;
   std::uint64_t redirections_total_ = 0;
