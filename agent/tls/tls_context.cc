@@ -7,20 +7,16 @@
 #include <openssl/x509.h>
 #include <sys/stat.h>
 
-#include <algorithm>
 #include <cerrno>
-#include <cstdlib>
-#include <filesystem>
 #include <fstream>
 #include <system_error>
 #include <utility>
 
 #include "agent/tls/tls_error.h"
+#include "agent/tls/tls_files.h"
 
 namespace allowd::tls {
 namespace {
-
-namespace fs = std::filesystem;
 
 Error cannot(std::string_view option, std::string_view path, std::string_view why) {
   std::string text(option);
@@ -81,39 +77,16 @@ Failure load_own_certificate(SSL_CTX* context, const TlsOptions& options) {
   return {};
 }
 
-std::string from_environment_or(const char* variable, const char* otherwise) {
-  const char* set = std::getenv(variable);
-  return set != nullptr ? set : otherwise;
-}
-
-// "5ad8a5d6.0": what c_rehash and update-ca-certificates call a certificate in a directory.
-bool is_hashed_name(std::string_view name) {
-  constexpr std::size_t kDigits = 8;
-  return name.size() > kDigits + 1 && name[kDigits] == '.' &&
-         name.find_first_not_of("0123456789abcdef") == kDigits &&
-         name.find_first_not_of("0123456789", kDigits + 1) == std::string_view::npos;
-}
-
 // OpenSSL would look into the directories during the handshake, on the loop. So all that is there is loaded.
 Failure load_system_store(SSL_CTX* context) {
-  const std::string file =
-      from_environment_or(X509_get_default_cert_file_env(), X509_get_default_cert_file());
-  const std::string directories =
-      from_environment_or(X509_get_default_cert_dir_env(), X509_get_default_cert_dir());
-  bool has_any = SSL_CTX_load_verify_file(context, file.c_str()) == 1;
-  for (std::size_t begin = 0; begin <= directories.size();) {
-    const std::size_t end = std::min(directories.find(':', begin), directories.size());
-    std::error_code ignored;
-    for (const auto& entry : fs::directory_iterator(directories.substr(begin, end - begin), ignored)) {
-      if (!is_hashed_name(entry.path().filename().string())) continue;
-      has_any = SSL_CTX_load_verify_file(context, entry.path().c_str()) == 1 || has_any;
-    }
-    begin = end + 1;
-  }
+  const SystemStore store = find_system_store();
+  bool has_any = SSL_CTX_load_verify_file(context, store.bundle.c_str()) == 1;
+  for (const std::string& path : store.files)
+    has_any = SSL_CTX_load_verify_file(context, path.c_str()) == 1 || has_any;
   ERR_clear_error();
   if (has_any) return {};
-  return Error{Error::Code::bad_request,
-               "ca_file: is missing, and the system trusts nobody (" + file + ", " + directories + ")"};
+  return Error{Error::Code::bad_request, "ca_file: is missing, and the system trusts nobody (" +
+                                             store.bundle + ", " + store.directories + ")"};
 }
 
 }  // namespace

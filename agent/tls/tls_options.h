@@ -7,7 +7,7 @@
 
 namespace allowd::tls {
 
-// Files are PEM. A path is read whenever a context is made, so that what was rotated is followed.
+// Files are PEM.
 struct TlsOptions {
   std::string ca_file = {};      // whose signatures count; empty: the system's store
   std::string cert_file = {};    // this side's certificate, then the rest of its chain; together with

@@ -3,18 +3,24 @@
 
 from __future__ import annotations
 
+import itertools
+import socket
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
 
+from certificates import Authority
 from daemon import Agent, Rack
 from fake_redis import FakeRedis, Peer, honest_answer
 from processes import wait_until
 from redis_cluster import RedisCluster, is_well
+from redis_server import free_port
+from slow_files import SlowFile
 
 LIMITS = """
 [limits.few]
@@ -96,3 +102,107 @@ def test_a_reset_is_repeated_when_it_should_be_tried_again(rack: Rack) -> None:
         mine = [key for key in deletions if key == deletions[0]]
         assert len(mine) >= 2, "the same key, until it is done"
         agent.stop()
+
+
+# TLS that takes its time
+
+
+class Secured:
+    """A Cluster of one node that is reached over TLS."""
+
+    def __init__(self, directory: Path) -> None:
+        self.authority = Authority(directory)
+        certificate = self.authority.issue()
+        self.port = free_port()
+        files = ["--tls-cert-file", certificate.cert, "--tls-key-file", certificate.key]
+        wishes = ["--tls-port", self.port, "--tls-cluster", "yes", "--tls-auth-clients", "no"]
+        authority = ["--tls-ca-cert-file", self.authority.cert]
+        self.cluster = RedisCluster(directory, 1, 0, *map(str, [*wishes, *files, *authority]))
+        self.cluster.start()
+
+    def config(self, port: int | None = None) -> str:
+        seed = f"rediss://127.0.0.1:{port or self.port}"
+        return f'cluster = [ "{seed}" ]\nreconnect_max = "250ms"\n[redis.tls]\nca_file = "{self.authority.cert}"'
+
+
+@pytest.fixture
+def secured() -> Iterator[Secured]:
+    with TemporaryDirectory(prefix="allowd-e2e-") as directory:
+        made = Secured(Path(directory))
+        try:
+            yield made
+        finally:
+            made.cluster.close()
+
+
+def test_certificates_that_take_long_to_read_cost_the_server_no_patience(
+    rack: Rack, secured: Secured, tmp_path: Path
+) -> None:
+    # Looked at and read: 0.7 s, which is more than a node has to name its slots.
+    slow = SlowFile(tmp_path, secured.authority.cert, 350)
+    agent = rack.start(LIMITS, redis=secured.config(), environment=slow.environment)
+    agent.wait_for_redis()
+    assert agent.allow("few", "k").source == "store"
+    assert agent.metric("redis_cluster_map_failures_total") == 0
+    (node,) = secured.cluster.masters
+    for _ in range(2):
+        connects = agent.metric("redis_connects_total")
+        opened = slow.opened
+        node.call("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+        wait_until(lambda: agent.metric("redis_connects_total") > connects, "it has connected anew")
+        time.sleep(2)  # so that the file is old enough to be believed unchanged
+    assert slow.opened == opened, "what has not changed is not read again"
+
+
+class LateServer:
+    """Stands before a server and hands its first bytes on some time after they came."""
+
+    def __init__(self, port: int, delay: float) -> None:
+        self._target = port
+        self._delay = delay
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._sockets = [self._listener]
+        self.port = int(self._listener.getsockname()[1])
+        self._threads = [threading.Thread(target=self._accept)]
+        self._threads[0].start()
+
+    def close(self) -> None:
+        for index in itertools.count():  # who accepts may add some yet
+            if index == len(self._threads):
+                break
+            for connection in self._sockets:
+                with suppress(OSError):
+                    connection.shutdown(socket.SHUT_RDWR)
+            self._threads[index].join()
+        for connection in self._sockets:
+            connection.close()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                client, _ = self._listener.accept()
+                self._sockets.append(client)
+                server = socket.create_connection(("127.0.0.1", self._target))
+                self._sockets.append(server)
+                for source, sink, delay in ((client, server, 0.0), (server, client, self._delay)):
+                    self._threads.append(threading.Thread(target=self._hand_on, args=(source, sink, delay)))
+                    self._threads[-1].start()
+
+    @staticmethod
+    def _hand_on(source: socket.socket, sink: socket.socket, delay: float) -> None:
+        with suppress(OSError):
+            while data := source.recv(65536):
+                time.sleep(delay)
+                delay = 0
+                sink.sendall(data)
+            sink.shutdown(socket.SHUT_WR)
+
+
+def test_a_slow_handshake_is_waited_for(rack: Rack, secured: Secured) -> None:
+    late = LateServer(secured.port, 0.7)
+    try:
+        agent = start(rack, secured.config(late.port))
+        assert agent.allow("few", "k").source == "store"
+        assert agent.metric("redis_cluster_map_failures_total") == 0
+    finally:
+        late.close()

@@ -44,21 +44,21 @@ Attempt::~Attempt() {
 }
 
 void Attempt::start() {
-  const auto give_up = [this] {
-    const Error why{Error::Code::retry_later, "no answer within a second"};
+  means_.source.find(
+      [this](const Result<RedisEndpoint>& found) { found ? find_password(*found) : fail({found.error()}); });
+}
+
+void Attempt::allow(limiter::Micros patience, std::string_view otherwise) {
+  patience_.once(patience, [this, otherwise] {
+    const Error why{Error::Code::retry_later, std::string(otherwise)};
     // The connection knows what it was waiting for, and says so when it is told to close.
     ready_.connection ? ready_.connection->close(why) : fail({why});
-  };
-  patience_.once(kTimeout, give_up);
-  means_.source.find([this, give_up](const Result<RedisEndpoint>& found) {
-    if (!found) return fail({found.error()});
-    patience_.once(kTimeout, give_up);
-    find_password(*found);
   });
 }
 
 void Attempt::find_password(const RedisEndpoint& endpoint) {
   endpoint_ = endpoint;
+  allow(Connection::kForFiles, "its files cannot be read within 10 s");
   if (endpoint_.password_file.empty()) return open();
   means_.password_file.read(endpoint_.password_file, [this](Result<std::string> password) {
     if (!password) return fail({std::move(password.error())});
@@ -71,9 +71,13 @@ void Attempt::open() {
   ready_.connection =
       std::make_unique<Connection>(means_.loop, endpoint_, [this](Error why) { fail({std::move(why)}); });
   ready_.connection->set_tls(means_.tls);
-  ready_.connection->open(means_.addresses, [this] {
-    sign_in(*ready_.connection, endpoint_.user, endpoint_.password,
-            [this](std::optional<Refusal> refusal) { refusal ? fail(*std::move(refusal)) : prepare(); });
+  ready_.connection->prepare([this] {
+    allow(kTimeout + Connection::for_handshake(endpoint_),
+          endpoint_.is_tls ? "no answer within two seconds" : "no answer within a second");
+    ready_.connection->open(means_.addresses, [this] {
+      sign_in(*ready_.connection, endpoint_.user, endpoint_.password,
+              [this](std::optional<Refusal> refusal) { refusal ? fail(*std::move(refusal)) : prepare(); });
+    });
   });
 }
 

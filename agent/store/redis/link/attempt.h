@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: MIT
 //
-// One attempt at a connection that is ready for questions: finds the server, reads the password, connects,
-// signs in, loads the script and measures the server's clock, all within a second after the server was found.
+// One attempt at a connection that is ready for questions: finds the server, reads the password and what TLS
+// rests on, connects, signs in, loads the script and measures the server's clock.
 //
+// Time       From connecting on, a second in all, over TLS two. Reading files is not the server's fault and
+//            has its own bound, and so has the source.
 // Ownership  May be destroyed at any time but from inside `on_ready` and `on_failed`; nobody is called then.
 // Errors     Calls either `on_ready` or `on_failed`, once, maybe from inside `start`.
 #pragma once
@@ -23,7 +25,7 @@ namespace allowd::store {
 
 class Attempt {
  public:
-  static constexpr limiter::Micros kTimeout = std::chrono::seconds(1);
+  static constexpr limiter::Micros kTimeout = std::chrono::seconds(1);  // without TLS
 
   // What attempts use one after the other; all of it outlives them.
   struct Means {
@@ -62,6 +64,8 @@ class Attempt {
   void try_script_time();
   void measure_clock();
   void fail(Refusal refusal);
+  // From now on; replaces what was allowed before.
+  void allow(limiter::Micros patience, std::string_view otherwise);
   // Sends one command; an error reply or a lost connection ends the attempt.
   void ask(std::initializer_list<std::string_view> command, std::string_view doing,
            std::function<void(const Reply&)> on_reply);

@@ -37,19 +37,20 @@ Connection::~Connection() {
   if (asked_ != nullptr) asked_->forget();
 }
 
-void Connection::open(loop::AddressBook& addresses, std::function<void()> done) {
-  on_open_ = std::move(done);
-  book_ = &addresses;
-  if (!endpoint_.is_tls) return connect();
+void Connection::prepare(std::function<void()> done) {
+  if (!endpoint_.is_tls) return done();
   assert(tls_material_ != nullptr);
-  tls_wish_ = tls_material_->read([this](const Result<tls::TlsContext>& context) {
+  tls_wish_ = tls_material_->read([this, done = std::move(done)](const Result<tls::TlsContext>& context) {
     if (!context) return close(Error(context.error()).within("TLS"));
     tls_ = std::make_shared<tls::TlsSession>(*context, tls_material_->server_name(endpoint_.host));
-    connect();
+    done();
   });
 }
 
-void Connection::connect() {
+void Connection::open(loop::AddressBook& addresses, std::function<void()> done) {
+  assert(endpoint_.is_tls == (tls_ != nullptr));
+  on_open_ = std::move(done);
+  book_ = &addresses;
   if (!endpoint_.unix_path.empty()) {
     stream_ = std::make_unique<loop::Stream>(loop_, loop::Stream::Family::unix_socket, *this);
     return stream_->connect_unix(endpoint_.unix_path, [this](int status) {

@@ -44,12 +44,23 @@ class Connection final : public loop::StreamEvents {
 
   [[nodiscard]] const RedisEndpoint& endpoint() const { return endpoint_; }
 
-  // What TLS rests on, for an endpoint that wants it. Not null then, and to be called before `open`.
+  // For whoever loses patience with one that is not open yet. Files are read before the server is bothered,
+  // by a pool of threads that is busy with others' too: that says nothing about the server. Nor does what the
+  // arithmetic of a handshake takes on a slow host: so much more may pass until one over TLS is open.
+  static constexpr limiter::Micros kForFiles = std::chrono::seconds(10);
+  [[nodiscard]] static constexpr limiter::Micros for_handshake(const RedisEndpoint& endpoint) {
+    return endpoint.is_tls ? std::chrono::seconds(1) : std::chrono::seconds(0);
+  }
+
+  // What TLS rests on, for an endpoint that wants it. Not null then, and to be called before `prepare`.
   void set_tls(std::shared_ptr<TlsMaterial> material) { tls_material_ = std::move(material); }
 
-  // Finds the endpoint's addresses in `addresses`, which outlives the connection, and connects, trying one
-  // after the other; then calls `done`. A failure closes instead. Of several addresses each but the last has
-  // its share of 400 ms, so that one which swallows packets leaves time for the others.
+  // Reads what TLS rests on, if the endpoint wants it, then calls `done`, maybe before returning. A failure
+  // closes instead.
+  void prepare(std::function<void()> done);
+  // Expects to be prepared. Finds the endpoint's addresses in `addresses`, which outlives the connection, and
+  // connects, trying one after the other; then calls `done`. A failure closes instead. Of several addresses
+  // each but the last has its share of 400 ms, so that one which swallows packets leaves time for the others.
   void open(loop::AddressBook& addresses, std::function<void()> done);
   // Why the addresses are those of an earlier look-up, as a libuv error; 0 if they are not.
   [[nodiscard]] int look_up_status() const { return look_up_status_; }
@@ -86,7 +97,6 @@ class Connection final : public loop::StreamEvents {
   };
   struct Flight;
 
-  void connect();
   void on_found(loop::AddressBook::Found found);
   void try_next_address(int last_status);
   void on_connected();
@@ -111,7 +121,7 @@ class Connection final : public loop::StreamEvents {
   loop::Timer address_timer_;
   std::unique_ptr<loop::Stream> stream_;
   std::shared_ptr<TlsMaterial> tls_material_;
-  TlsMaterial::Wish tls_wish_;            // until the certificates have been read
+  TlsMaterial::Wish tls_wish_;            // until it is prepared
   std::shared_ptr<tls::TlsSession> tls_;  // null: plain; the handshake's thread may have it longer than we do
   loop::BackgroundTask handshake_;
   ByteBuffer encrypted_;  // on its way out

@@ -19,7 +19,8 @@ class EndpointSource {
 
   virtual ~EndpointSource() = default;
 
-  // Calls `done` once, maybe before returning, unless `forget` or another `find` comes first.
+  // Calls `done` once, maybe before returning, unless `forget` or another `find` comes first. Whom it asks
+  // for that does not hold it up for long.
   virtual void find(Done done) = 0;
   // The answer is not wanted any more.
   virtual void forget() = 0;

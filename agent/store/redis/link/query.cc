@@ -22,7 +22,10 @@ Query::Query(loop::Loop& loop, const RedisEndpoint& endpoint, std::shared_ptr<Tl
 
 void Query::start(limiter::Micros patience, Done done) {
   done_ = std::move(done);
-  patience_.once(patience, [this] { finish(Error{Error::Code::retry_later, "no answer in time"}); });
+  for_server_ = patience + Connection::for_handshake(endpoint_);
+  patience_.once(Connection::kForFiles, [this] {
+    finish(Error{Error::Code::retry_later, "its files cannot be read in time"});
+  });
   if (endpoint_.password_file.empty()) return open();
   password_file_.read(endpoint_.password_file, [this](Result<std::string> password) {
     if (!password) return finish(std::move(password.error()));
@@ -32,9 +35,12 @@ void Query::start(limiter::Micros patience, Done done) {
 }
 
 void Query::open() {
-  connection_.open(addresses_, [this] {
-    sign_in(connection_, endpoint_.user, endpoint_.password,
-            [this](std::optional<Refusal> refusal) { refusal ? finish(std::move(refusal->why)) : send(); });
+  connection_.prepare([this] {
+    patience_.once(for_server_, [this] { finish(Error{Error::Code::retry_later, "no answer in time"}); });
+    connection_.open(addresses_, [this] {
+      sign_in(connection_, endpoint_.user, endpoint_.password,
+              [this](std::optional<Refusal> refusal) { refusal ? finish(std::move(refusal->why)) : send(); });
+    });
   });
 }
 

@@ -29,7 +29,8 @@ class Query {
   Query(loop::Loop& loop, const RedisEndpoint& endpoint, std::shared_ptr<TlsMaterial> tls,
         std::initializer_list<std::string_view> command, const ReplyReader::Caps& caps = {});
 
-  // Calls `done` once; to be called once.
+  // Calls `done` once; to be called once. The patience is with the server, over TLS with some more for the
+  // handshake: it begins when what is needed of files has been read.
   void start(limiter::Micros patience, Done done);
 
  private:
@@ -40,6 +41,7 @@ class Query {
   RedisEndpoint endpoint_;
   std::vector<std::string> command_;
   Done done_;
+  limiter::Micros for_server_{0};
   loop::Timer patience_;
   loop::AddressBook addresses_;
   PasswordFile password_file_;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
 //
-// The certificates and keys of all TLS connections to Redis, read anew for every attempt to connect, so that
-// rotated ones are followed without a restart.
+// The certificates and keys of all TLS connections to Redis. Every attempt to connect looks whether their
+// files have changed, and reads them again if so: rotated ones are followed without a restart.
 //
-// Files are read off the loop. While one cannot be read, or certificate and key do not belong together (as in
-// the midst of a rotation), what was read before stays in use; the log says so once.
+// Files are looked at and read off the loop. While one cannot be read, or certificate and key do not belong
+// together (as in the midst of a rotation), what was read before stays in use; the log says so once.
 #pragma once
 
 #include <functional>
@@ -15,6 +15,7 @@
 
 #include "agent/loop/background_task.h"
 #include "agent/tls/tls_context.h"
+#include "agent/tls/tls_files.h"
 
 namespace allowd::store {
 
@@ -35,12 +36,19 @@ class TlsMaterial {
   }
 
  private:
+  // What comes of reading, or of seeing that there is no need to.
+  struct Found {
+    tls::FileStamp stamp;
+    Result<tls::TlsContext> context;
+  };
+
   void start();
-  void finish(Result<tls::TlsContext> made);
+  void finish(Found found);
 
   tls::TlsOptions options_;
   std::vector<std::weak_ptr<Done>> waiting_;
   std::optional<tls::TlsContext> last_good_;
+  tls::FileStamp last_stamp_;  // when that was read
   bool has_reported_ = false;  // that files cannot be read
   loop::BackgroundTask task_;
 };

@@ -61,9 +61,12 @@ void SentinelSource::ask_next() {
     return finish(std::move(why_not_).within("no sentinel knows a master"));
   ++asked_;
   const std::uint64_t generation = ++generation_;
-  step_.once(kPatience, [this] { move_on({Error::Code::retry_later, "no answer within 300 ms"}); });
-  if (is_signed_in_) return ask_for_master();
   RedisEndpoint sentinel = group_.sentinels[next_];
+  if (is_signed_in_) {
+    allow(kPatience);
+    return ask_for_master();
+  }
+  allow(Connection::kForFiles);
   if (sentinel.password_file.empty()) return open(sentinel);
   password_file_.read(sentinel.password_file,
                       [this, generation, sentinel](Result<std::string> password) mutable {
@@ -80,12 +83,22 @@ void SentinelSource::open(const RedisEndpoint& sentinel) {
     if (done_) move_on(why);
   });
   connection_->set_tls(tls_);
-  connection_->open(addresses_, [this, sentinel] {
-    sign_in(*connection_, sentinel.user, sentinel.password, [this](const std::optional<Refusal>& refusal) {
-      if (refusal) return move_on(refusal->why);
-      is_signed_in_ = true;
-      ask_for_master();
+  connection_->prepare([this, sentinel] {
+    allow(kPatience + Connection::for_handshake(sentinel));
+    connection_->open(addresses_, [this, sentinel] {
+      sign_in(*connection_, sentinel.user, sentinel.password, [this](const std::optional<Refusal>& refusal) {
+        if (refusal) return move_on(refusal->why);
+        is_signed_in_ = true;
+        ask_for_master();
+      });
     });
+  });
+}
+
+void SentinelSource::allow(limiter::Micros patience) {
+  const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(patience).count();
+  step_.once(patience, [this, ms] {
+    move_on({Error::Code::retry_later, "no answer within " + std::to_string(ms) + " ms"});
   });
 }
 

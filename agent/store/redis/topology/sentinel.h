@@ -2,8 +2,9 @@
 //
 // Finds the master of a group of servers by asking its Sentinels, one after the other, as the Redis
 // documentation's "Guidelines for Redis clients with support for Redis Sentinel" has it: each has 300 ms to
-// answer, and the one that did is asked first the next time, on the same connection. What they say may be out
-// of date: the link makes sure, by ROLE, that it has a master, and asks anew if not.
+// answer, and a second more for a handshake; the one that did is asked first the next time, on the same
+// connection. What they say may be out of date: the link makes sure, by ROLE, that it has a master, and asks
+// anew if not.
 //
 // Ownership  May be destroyed at any time, though not from inside the callback of a `find`.
 #pragma once
@@ -39,6 +40,8 @@ class SentinelSource final : public EndpointSource {
  private:
   void ask_next();
   void open(const RedisEndpoint& sentinel);
+  // How long this one may take from now on.
+  void allow(limiter::Micros patience);
   void ask_for_master();
   void on_master(const Reply& reply);
   // This one cannot say; on to the next.

@@ -5,7 +5,7 @@
 //
 // Who is asked   A node that is known to answer, each time another one by chance, then the seeds in their
 // order;
-//            each has half a second. So no node that hangs holds it up for long.
+//            each has half a second, over TLS a second more. So no node that hangs holds it up for long.
 // How often  Once a minute; after a doubt as soon as a second has passed since the last time, with some
 // jitter,
 //            so that a fleet does not come as one. While nobody answers, or the doubt lasts, every second.
