@@ -161,28 +161,9 @@ void ClusterStore::forget_clock(Group& group) {
   group.epoch = ++*epochs_;
 }
 
-void ClusterStore::give_back(const Shard& from, GiveBack debt) {
-  const Node* keeper = groups_[debt.group].node;
-  // Where a slot has moved its keys went along. But a master that hung, and was replaced meanwhile, grants
-  // what the new one never hears of: to give that back would mint it.
-  const bool was_replaced = keeper != nullptr && keeper->shard.get() != &from && !from.is_up();
-  if (was_replaced) return;
-  if (owed_ >= options_.max_questions) return;
-  groups_[debt.group].owed.push_back(std::move(debt));
-  ++owed_;
-}
-
-void ClusterStore::pay_debts(Group& group) {
-  while (!group.owed.empty() && group.node != nullptr && group.node->shard->give_back(group.owed.front())) {
-    group.owed.pop_front();
-    --owed_;
-  }
-}
-
 // A turn's end
 
 void ClusterStore::flush() {
-  if (owed_ > 0) std::for_each(groups_.begin(), groups_.end(), [this](Group& group) { pay_debts(group); });
   for (auto& [name, node] : nodes_) node.shard->flush();
   if (loop_.now() - watched_at_ >= kWatchEvery) watch_nodes();
 }
@@ -210,6 +191,7 @@ void ClusterStore::watch_nodes() {
 }
 
 void ClusterStore::retire(const Node& node) {
+  node.shard->forget_debts();
   std::vector<stats::Metric> counted;
   node.shard->collect(counted);
   for (stats::Metric& metric : counted) {
@@ -229,8 +211,6 @@ std::optional<ShardTime> ClusterStore::time_of(std::uint32_t group, SteadyTime n
 }
 
 bool ClusterStore::ask(const SharedQuestion& question) {
-  // First what is to be given back: a force that finds nothing left takes nothing.
-  pay_debts(groups_[question.shard]);
   const Node* node = groups_[question.shard].node;
   return node != nullptr &&
          node->shard->ask(question, redis_key(question.shard, question.limit_tag, question.key));

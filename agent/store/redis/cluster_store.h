@@ -21,7 +21,6 @@
 
 #include <array>
 #include <cstdint>
-#include <deque>
 #include <map>
 #include <memory>
 #include <string>
@@ -78,7 +77,6 @@ class ClusterStore final : public RemoteStore, private BatchRouter {
     // After an ASK, in place of the node's epoch as long as that one lasts.
     std::uint32_t node_epoch = 0;
     std::uint32_t epoch = 0;
-    std::deque<GiveBack> owed;  // to be sent once its node can be asked
   };
   // Until somebody has said that it is done, or its patience ends.
   struct Reset {
@@ -91,7 +89,6 @@ class ClusterStore final : public RemoteStore, private BatchRouter {
   };
 
   void redirect(Shard& from, const Batch& batch, ServerError error, std::string_view text) override;
-  void give_back(const Shard& from, GiveBack debt) override;
   void doubt_map() override { watch_.doubt(); }
 
   [[nodiscard]] bool adopt(const SlotMap& map);
@@ -110,7 +107,6 @@ class ClusterStore final : public RemoteStore, private BatchRouter {
   void on_reset(std::uint64_t number, const RedisEndpoint& from, const Reply& reply);
   void repeat_reset(std::uint64_t number);
   void end_reset(std::uint64_t number, bool is_done);
-  void pay_debts(Group& group);
   void watch_nodes();
   void retire(const Node& node);
   void share_out_questions();
@@ -127,7 +123,6 @@ class ClusterStore final : public RemoteStore, private BatchRouter {
   SharedSink* sink_ = nullptr;
   std::map<std::string, Node> nodes_;  // by address
   std::array<Group, KeyGroups::kGroups> groups_{};
-  std::size_t owed_ = 0;                   // of all groups
   std::map<std::uint64_t, Reset> resets_;  // by number
   std::uint64_t last_reset_ = 0;
   SteadyTime watched_at_{};

@@ -35,6 +35,7 @@ Shard::Shard(loop::Loop& loop, Options options)
       heartbeat_(loop, link_, std::move(options.heartbeat)),
       open_(options.groups) {
   link_.set_on_up([this] { heartbeat_.begin(); });
+  link_.set_on_other_server([this] { forget_debts(); });
   link_.set_reminder([this, reported = std::uint64_t{0}]() mutable {
     const std::uint64_t since = refused_unasked_total_ - std::exchange(reported, refused_unasked_total_);
     return std::to_string(since) + " questions answered by on_failure since the last such line";
@@ -116,21 +117,6 @@ bool Shard::is_wanted(const ScriptCall& call) const {
                      [this](const ScriptCall::Item& item) { return is_wanted(item); });
 }
 
-bool Shard::give_back(const GiveBack& debt) {
-  // While the breaker is open it may be the probe.
-  if (!link_.is_up() || !breaker_.lets_through(loop_.now())) return false;
-  if (breaker_.state() == Breaker::State::probing) probe_ = kNobody;
-  open_call(debt.group, debt.definition->shape())
-      .add(Operation::refund, *debt.definition, debt.redis_key, debt.cost, kNobody);
-  ++questions_open_;
-  ++given_back_total_;
-  return true;
-}
-
-void Shard::pay_debts() {
-  while (!owed_.empty() && give_back(owed_.front())) owed_.pop_front();
-}
-
 void Shard::flush() {
   if (!link_.is_up()) {
     first_wave_ += waves_.size();
@@ -202,6 +188,8 @@ bool Shard::may_send(const Batch& batch) {
 void Shard::send(Batch batch) {
   Connection& connection = link_.connection();
   ++calls_total_;
+  batch.incarnation = link_.incarnation();
+  note_debts_sent(*batch.call);
   // In a Cluster each command of a transaction may be redirected by a reply of its own: the script says it
   // once.
   const bool may_transact = router_ == nullptr && link_.counts_without_script();
@@ -292,11 +280,13 @@ void Shard::refuse(const Batch& batch) {
 
 void Shard::drop_unsent(const Batch& batch) {
   for (const ScriptCall::Item& item : batch.call->items()) {
-    if (item.ticket == kNobody) {
-      owe(batch, item, item.cost);
-      --given_back_total_;
+    if (item.ticket != kNobody) {
+      answer_failed(item, true);
+      continue;
     }
-    answer_failed(item, true);
+    --questions_open_;
+    end_probe(item);
+    owe_unsent(batch, item, item.cost);
   }
 }
 
@@ -363,6 +353,9 @@ void Shard::collect(std::vector<stats::Metric>& metrics) const {
   add("questions_lost_total", Kind::counter, "Questions lost with their connection.", lost_total_);
   add("given_back_total", Kind::counter, "Late grants given back after their asker was refused.",
       given_back_total_);
+  add("give_backs_dropped_total", Kind::counter,
+      "Late grants not given back, since whoever keeps their keys now need not have charged them.",
+      give_backs_dropped_total_);
   add("healed_total", Kind::counter, "Values put right that were no bucket or had no TTL.",
       healed_total_ + heartbeat_.healed());
   add("unknown_format_total", Kind::counter,

@@ -15,7 +15,8 @@
 // Failure    A question whose call was lost is never asked again: it may have charged. Only a server that has
 //            lost the script is asked once more, since then nothing was charged.
 //            A server that keeps failing is not asked but for probes, one at a time (breaker.h).
-//            A grant that comes after its asker was refused is given back, once.
+//            A grant that comes after its asker was refused is given back, once, to the server that granted
+//            it or to whom that has handed the key on (shard_debts.cc).
 #pragma once
 
 #include <array>
@@ -24,6 +25,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "agent/store/redis/batch.h"
 #include "agent/store/redis/breaker.h"
@@ -76,8 +78,8 @@ class Shard {
   void take_over(const Batch& batch, Passage passage);
   // Answers it all as failed: nobody can be asked.
   void refuse(const Batch& batch);
-  // Has it given back with what is asked next; false: it cannot be asked now.
-  [[nodiscard]] bool give_back(const GiveBack& debt);
+  // What was to be given back will not be: another server is connected to, or none is any more.
+  void forget_debts();
   void set_max_questions(std::size_t questions) { max_questions_ = questions; }
   [[nodiscard]] bool is_up() const { return link_.is_up(); }
   // Whether it is not up yet, and questions are kept for it meanwhile.
@@ -103,8 +105,7 @@ class Shard {
 
  private:
   static constexpr std::size_t kShapes = ServerTroubles::kShapes;
-  // Tickets of askers are never this: questions of our own (giving back) carry it.
-  static constexpr std::uint64_t kNobody = ~std::uint64_t{0};
+  static constexpr std::uint64_t kNobody = Batch::kNobody;
   [[nodiscard]] bool takes_questions() const { return link_.is_up() || is_waited_for(); }
   using OpenCalls = std::array<ScriptCall*, kShapes>;
   // Until the server's answer has come, whether or not somebody still waits for it.
@@ -146,7 +147,17 @@ class Shard {
   void drop_unsent(const Batch& batch);
   // Fails what waits for the link: all, unless it is waited for; then what nobody waits for any more.
   void drop_unconnected();
+  // The server that the batch was sent to has granted so much to nobody.
   void owe(const Batch& batch, const ScriptCall::Item& item, std::int64_t cost);
+  void owe_unsent(const Batch& batch, const ScriptCall::Item& item, std::int64_t cost);
+  // Puts it among what is asked next; false: it cannot be asked now.
+  [[nodiscard]] bool give_back(const GiveBack& debt);
+  void pay_debts();
+  void note_debts_sent(const ScriptCall& call);
+  // What the batch gives back, and the rest.
+  [[nodiscard]] static std::pair<Batch, Batch> split_debts(const Batch& batch);
+  void drop_debts(std::size_t count) { give_backs_dropped_total_ += count; }
+  void redirect(const Batch& batch, ServerError error, std::string_view text);
   void answer_failed(const ScriptCall::Item& item, bool is_unasked);
   void count_error(const ScriptCall& call, std::string_view text, std::string_view code);
   // True when the error means that this server, which is to be asked alone, is one of a Cluster.
@@ -161,7 +172,6 @@ class Shard {
   void end_probe(const ScriptCall::Item& item);
   // Fails what has not left and is no probe, while the breaker is not closed.
   void drop_waiting();
-  void pay_debts();
   [[nodiscard]] bool is_wanted(const ScriptCall& call) const;
 
   loop::Loop& loop_;
@@ -182,7 +192,8 @@ class Shard {
   std::uint64_t first_wave_ = 0;   // the number of the first of these
   SteadyTime wait_until_{};        // until then the link is waited for
   std::size_t questions_open_ = 0;
-  std::deque<GiveBack> owed_;           // to be sent once the link is up
+  // To be sent once the link is up. All of this, and of what waits, is due to the link's last server.
+  std::deque<GiveBack> owed_;
   std::optional<std::uint64_t> probe_;  // the ticket of the question that is one
   SteadyTime lost_at_{};                // when questions were lost last
 
@@ -196,6 +207,7 @@ class Shard {
   std::uint64_t lost_total_ = 0;
   std::uint64_t unknown_format_total_ = 0;
   std::uint64_t given_back_total_ = 0;
+  std::uint64_t give_backs_dropped_total_ = 0;
   std::uint64_t healed_total_ = 0;
   std::uint64_t script_reloads_total_ = 0;
 };

@@ -49,7 +49,7 @@ bool Shard::has_failed(const Batch& batch, const Reply& reply) {
     note_answer(call);
     for (const ScriptCall::Item& item : call.items()) end_probe(item);
     questions_open_ -= call.items().size();
-    router_->redirect(*this, batch, error.kind, text_of(reply));
+    redirect(batch, error.kind, text_of(reply));
     return true;
   }
   if (router_ != nullptr && error.kind == ServerError::cluster_down) router_->doubt_map();
@@ -134,15 +134,6 @@ void Shard::settle(const Batch& batch, const std::vector<SharedAnswer>& answers)
   }
 }
 
-void Shard::owe(const Batch& batch, const ScriptCall::Item& item, std::int64_t cost) {
-  // As many as questions may be open: more cannot come late.
-  if (cost == 0 || owed_.size() >= max_questions_) return;
-  const limiter::Definition& definition = batch.call->definition(item);
-  if (definition.shape() == limiter::Definition::Shape::counter) return;  // it counts refusals too
-  GiveBack debt{std::string(batch.call->redis_key(item)), definition.shared_from_this(), cost, batch.group};
-  router_ != nullptr ? router_->give_back(*this, std::move(debt)) : owed_.push_back(std::move(debt));
-}
-
 void Shard::repeat(const Batch& batch) {
   if (!link_.is_up()) return drop_unsent(batch);  // nothing was charged
   ++script_reloads_total_;
@@ -156,7 +147,9 @@ void Shard::repeat(const Batch& batch) {
 }
 
 void Shard::repeat(const Batch& batch, const ScriptCall::Item& item) {
-  if (!link_.is_up() || !is_wanted(item) || item.was_repeated) return answer_failed(item, true);
+  const bool is_anothers = item.ticket == kNobody && batch.incarnation != link_.incarnation();
+  if (!link_.is_up() || !is_wanted(item) || item.was_repeated || is_anothers)
+    return answer_failed(item, true);
   ScriptCall::Item again = item;
   again.was_repeated = true;
   add_again(batch, again, batch.is_asking, batch.is_asking);
@@ -165,7 +158,10 @@ void Shard::repeat(const Batch& batch, const ScriptCall::Item& item) {
 void Shard::answer_failed(const ScriptCall::Item& item, bool is_unasked) {
   --questions_open_;
   end_probe(item);
-  if (item.ticket == kNobody) return;
+  if (item.ticket == kNobody) {
+    if (is_unasked) drop_debts(1);
+    return;
+  }
   SharedAnswer failed;
   failed.is_unasked = is_unasked;
   static_cast<void>(sink_->on_answer(item.ticket, failed, loop_.now()));

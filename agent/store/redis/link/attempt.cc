@@ -1,26 +1,12 @@
 // SPDX-License-Identifier: MIT
 #include "agent/store/redis/link/attempt.h"
 
-#include <charconv>
 #include <utility>
 
 #include "agent/store/redis/codec/script_call.h"
 
 namespace allowd::store {
 namespace {
-
-// What INFO says of the server, or 0: an ACL may forbid it.
-int major_version_in(const Reply& reply) {
-  constexpr std::string_view kName = "redis_version:";
-  if (reply == nullptr || reply->type != REDIS_REPLY_STRING) return 0;
-  const std::string_view text = text_of(reply);
-  const std::size_t at = text.find(kName);
-  int version = 0;
-  if (at != std::string_view::npos) {
-    std::from_chars(text.data() + at + kName.size(), text.data() + text.size(), version);
-  }
-  return version;
-}
 
 // The first element of the answer to ROLE is "master", "slave" or "sentinel".
 bool says_master(const Reply& reply) {
@@ -99,9 +85,10 @@ void Attempt::prepare() {
       if (!says_master(reply)) fail({{Error::Code::retry_later, "it is not a master"}});
     });
   }
-  write_command(ready_.connection->outbox(), {"INFO", "server"});
-  ready_.connection->expect(
-      [this](const Reply& reply) { ready_.server_major_version = major_version_in(reply); });
+  for (const std::string_view section : {"server", "replication"}) {
+    write_command(ready_.connection->outbox(), {"INFO", section});
+    ready_.connection->expect([this](const Reply& reply) { ready_.server.read(reply); });
+  }
   ask({"SCRIPT", "LOAD", means_.script}, "load the script", [this](const Reply& reply) {
     ready_.script_sha = text_of(reply);
     means_.script_tells_time ? try_script_time() : measure_clock();

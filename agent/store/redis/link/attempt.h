@@ -19,6 +19,7 @@
 #include "agent/store/redis/link/connection.h"
 #include "agent/store/redis/link/endpoint_source.h"
 #include "agent/store/redis/link/password_file.h"
+#include "agent/store/redis/link/server_identity.h"
 #include "agent/store/redis/link/sign_in.h"
 
 namespace allowd::store {
@@ -40,7 +41,7 @@ class Attempt {
   struct Ready {
     std::unique_ptr<Connection> connection;
     std::string script_sha;
-    int server_major_version = 0;  // 0: it does not say
+    ServerIdentity server;
     std::vector<ClockReading> clock;
   };
   using OnReady = std::function<void(Ready)>;

@@ -92,7 +92,9 @@ void Link::take_over(Attempt::Ready ready) {
   });
   watch_.begin(*connection_);
   script_sha_ = std::move(ready.script_sha);
-  server_major_version_ = ready.server_major_version;
+  const bool is_other = !ready.server.is_same_as(server_);
+  server_ = std::move(ready.server);
+  if (is_other && ++incarnation_ > 1 && on_other_server_) on_other_server_();
   adopt_clock(ready.clock);
   report_look_up();
   if (!is_up_) come_up();
@@ -265,6 +267,15 @@ void Link::reload_script() {
     if (reply == nullptr || !is_error(reply)) return;
     connection.close(refusal_of(reply, "load the script").why);
   });
+}
+
+void Link::ask_if_still_master(std::function<void(bool)> done) {
+  write_command(connection_->outbox(), {"INFO", "replication"});
+  connection_->expect([server = server_, done = std::move(done)](const Reply& reply) {
+    done(server.is_still_master(reply));
+  });
+  connection_->flush();
+  watch_for_stall();
 }
 
 void Link::drop(Error why) {

@@ -65,9 +65,18 @@ class Link {
   // Another number whenever times that the clock told before mean nothing any more, and never another link's.
   [[nodiscard]] std::uint32_t epoch() const { return epoch_; }
   // Whether this server has PEXPIRE NX, and so counters need no script.
-  [[nodiscard]] bool counts_without_script() const { return server_major_version_ >= 7; }
+  [[nodiscard]] bool counts_without_script() const { return server_.major_version >= 7; }
   // On this connection a transaction has failed.
-  void stop_transactions() { server_major_version_ = 0; }
+  void stop_transactions() { server_.major_version = 0; }
+
+  // Another number for each server that is connected to, as far as its data goes; 0: none was. The same one
+  // again keeps its number, unless it does not say who it is.
+  [[nodiscard]] std::uint32_t incarnation() const { return incarnation_; }
+  // Called when another one is connected to than before, before anything is sent there.
+  void set_on_other_server(std::function<void()> on_other) { on_other_server_ = std::move(on_other); }
+  // Expects is_up(). Whether the server still is a master of the data that it had when it was connected to;
+  // false also where it does not say. Calls `done` later, once.
+  void ask_if_still_master(std::function<void(bool)> done);
   // For people; without passwords.
   [[nodiscard]] std::string url() const { return options_.source->display(); }
   // The same for the log.
@@ -131,7 +140,8 @@ class Link {
   ShardClock clock_;
   std::uint32_t epoch_ = 0;
   std::string script_sha_;
-  int server_major_version_ = 0;  // 0: it does not say
+  ServerIdentity server_;
+  std::uint32_t incarnation_ = 0;
   bool is_up_ = false;
   bool is_flapping_ = false;  // what came up last has not lasted: no lines for every time
   bool has_reported_down_ = false;
@@ -153,6 +163,7 @@ class Link {
   std::mt19937_64 random_;
   std::function<std::string()> reminder_;
   std::function<void()> on_up_;
+  std::function<void()> on_other_server_;
   loop::Timer attempt_timer_;
   loop::Timer clock_timer_;
   loop::Timer stall_timer_;
