@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import signal
 import subprocess
 import time
@@ -86,6 +87,12 @@ class Agent:
     def admin(self, line: str) -> str:
         with AdminClient(self.admin_path) as admin:
             return admin.ask(line)
+
+    def shards(self) -> dict[str, dict[str, str]]:
+        """What `shards` says, by name and column."""
+        heading, *rows = map(shlex.split, self.admin("shards").splitlines())
+        assert heading[:2] == ["#", "name"]
+        return {row[0]: dict(zip(heading[1:], row, strict=True)) for row in rows}
 
     def metric(self, name: str) -> float:
         """A counter or gauge by its name in `stats`, which works also when no client gets a place."""

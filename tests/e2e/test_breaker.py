@@ -32,8 +32,12 @@ def start(rack: Rack, redis: RedisServer) -> Agent:
 
 
 def breaker_of(agent: Agent) -> str:
-    heading, row = agent.admin("shards").splitlines()
-    return row.split()[heading.split().index("breaker") - 1]  # the heading begins with a #
+    return shard_of(agent)["breaker"]
+
+
+def shard_of(agent: Agent) -> dict[str, str]:
+    (shard,) = agent.shards().values()
+    return shard
 
 
 def ask_until_it_opens(agent: Agent) -> None:
@@ -74,8 +78,10 @@ def test_a_redis_that_stops_is_not_waited_for(rack: Rack, redis: RedisServer) ->
     redis.pause()
     ask_until_it_opens(agent)
     check_that_nobody_waits(agent)
+    assert shard_of(agent)["reason"] in ("no answer in time", "no answer for a second")
     redis.resume()
     check_that_it_returns(agent)
+    assert (shard_of(agent)["reason"], shard_of(agent)["reason_age_us"]) == ("-", "-")
     assert agent.log().count("failures in a row, the last: no answer in time") == 1, agent.log()
     assert agent.log().count("answers in time again") <= 1
 
@@ -114,6 +120,10 @@ def test_a_redis_that_refuses_is_asked_by_probes_alone(
     repair = damage(redis)
     ask_until_it_opens(agent)
     check_that_nobody_waits(agent)
+    shard = shard_of(agent)
+    assert shard["breaker"] in ("open", "probing")
+    assert shard["reason"].startswith(("OOM ", "BUSY ")), shard
+    assert 0 <= int(shard["reason_age_us"]) < 5_000_000
     repair()
     check_that_it_returns(agent)
 

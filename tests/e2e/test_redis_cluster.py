@@ -99,14 +99,6 @@ def start(rack: Rack, redis: str, limits: str = LIMITS) -> Agent:
     return agent
 
 
-def lines(agent: Agent) -> dict[str, dict[str, str]]:
-    """What `shards` says, by node and column."""
-    heading, *rows = agent.admin("shards").splitlines()
-    columns = heading.split()
-    assert columns[:3] == ["#", "name", "groups"]
-    return {row.split()[0]: dict(zip(columns[1:], row.split(), strict=True)) for row in rows}
-
-
 def address(server: RedisServer) -> str:
     return f"127.0.0.1:{server.port}"
 
@@ -129,7 +121,7 @@ def test_keys_are_spread_over_all_masters_and_counted_exactly(rack: Rack, cluste
     assert set(spread) == set(cluster.masters)
     assert all(15 <= count <= 45 for count in spread.values()), spread
     for agent in agents:
-        shown = lines(agent)
+        shown = agent.shards()
         assert set(shown) == {address(server) for server in cluster.masters}
         assert sorted(int(line["groups"]) for line in shown.values()) == [21, 21, 22]
         assert all(line["state"] == "up" for line in shown.values())
@@ -157,7 +149,7 @@ def test_one_answer_is_enough_to_find_the_cluster(
     seeds = ", ".join(f'"{url}"' for url in (nobody, redis.url, cluster.replicas[0].url))
     agent = start(rack, f"cluster = [ {seeds} ]")
     assert agent.allow("few", "k").source == "store"
-    assert set(lines(agent)) == {address(server) for server in cluster.masters}
+    assert set(agent.shards()) == {address(server) for server in cluster.masters}
     lost = rack.start(LIMITS, redis=f'cluster = [ "{nobody}", "{redis.url}" ]')
     decision = lost.allow("few", "k")
     assert (decision.verdict, decision.source) == ("unavailable", "fallback")
@@ -212,7 +204,7 @@ def test_a_moved_slot_is_followed_at_once(rack: Rack, cluster: RedisCluster) -> 
             decision = agent.allow("few", "k")
             assert (decision.remaining, decision.source) == (remaining, "store")
         assert agent.metric("redis_redirections_total") == 1, "it has learned where to go"
-        groups = {name: int(line["groups"]) for name, line in lines(agent).items()}
+        groups = {name: int(line["groups"]) for name, line in agent.shards().items()}
         assert groups[address(target)] >= 22 and sum(groups.values()) == 64
         wait_until(lambda: agent.metric("redis_cluster_map_refreshes_total") >= 2, "the map is asked for")
         assert not agent.allow("few", "k").allowed
@@ -333,14 +325,14 @@ def test_a_new_node_is_used_and_left_again(rack: Rack, cluster: RedisCluster) ->
         cluster.move(slot, source, added)
         assert agent.allow("few", "k")[:3:2] == (True, 1), "it is waited for while it connects"
         assert agent.allow("few", "k").source == "store"
-        assert lines(agent)[address(added)]["groups"] == "1"
+        assert agent.shards()[address(added)]["groups"] == "1"
         assert agent.metric("redis_shards") == 4
         cluster.move(slot, added, source)
         assert agent.peek("few", "k")[2:7:4] == (0, "store")
         assert agent.metric("redis_shards") == 3
     finally:
         cluster.remove_master(added)
-    wait_until(lambda: address(added) not in lines(agent), "what keeps nothing is left", 20)
+    wait_until(lambda: address(added) not in agent.shards(), "what keeps nothing is left", 20)
     assert agent.metric("redis_questions_total") >= 4, "what it counted stays counted"
     assert agent.allow("few", "other").source == "store"
 
@@ -483,7 +475,7 @@ def test_nodes_are_reached_over_tls(rack: Rack, tmp_path: Path) -> None:
         believed = f'\n[redis.tls]\nca_file = "{authority.cert}"'
         agent = start(rack, f'cluster = [ "rediss://127.0.0.1:{port}" ]{believed}')
         assert agent.allow("few", "k").source == "store"
-        assert list(lines(agent)) == [f"127.0.0.1:{port}"], "a node names its TLS port to who asks over TLS"
+        assert list(agent.shards()) == [f"127.0.0.1:{port}"], "a node names its TLS port to who asks over TLS"
         other = f'\n[redis.tls]\nca_file = "{Authority(tmp_path, "other").cert}"'
         stranger = rack.start(LIMITS, redis=f'cluster = [ "rediss://127.0.0.1:{port}" ]{other}')
         wait_until(lambda: "nobody says which node keeps what" in stranger.log(), "it is not believed")

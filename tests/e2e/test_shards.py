@@ -100,14 +100,6 @@ def keys_of(owners: Mapping[str, str], name: str) -> list[str]:
     return [key for key, owner in owners.items() if owner == name]
 
 
-def lines(agent: Agent) -> dict[str, dict[str, str]]:
-    """What `shards` says, by name and column."""
-    heading, *rows = agent.admin("shards").splitlines()
-    columns = heading.split()
-    assert columns[:2] == ["#", "name"]
-    return {row.split()[0]: dict(zip(columns[1:], row.split(), strict=True)) for row in rows}
-
-
 def all_or_none(client: Client, limit: str, *keys: str) -> list[Decision]:
     items = [[limit, key, 1] for key in keys]
     return [Decision(*decision) for decision in client.ask("allow_many", items, "all")]
@@ -152,7 +144,7 @@ def test_a_server_may_move_and_the_list_be_sorted_anew(rack: Rack, servers: Serv
 
 def test_a_server_that_joins_a_single_one_takes_its_share_only(rack: Rack, servers: Servers) -> None:
     single = start(rack, f'url = "{servers["a"].url}"')
-    assert list(lines(single)) == ["redis"]
+    assert list(single.shards()) == ["redis"]
     charge(single)
     single.stop()
     both = {"redis": servers["a"], "new": servers["b"]}
@@ -187,7 +179,12 @@ def test_a_dead_server_takes_only_its_own_keys_along(rack: Rack, servers: Server
         assert agent.ask("info")["degraded"]
         assert agent.admin(f"reset api {keys_of(owners, 'b')[0]}").startswith("error: unavailable")
         assert not agent.admin(f"reset api {keys_of(owners, 'a')[0]}").startswith("error")
-        assert {name: line["state"] for name, line in lines(agent).items()} == {"a": "up", "b": "down", "c": "up"}
+        refused = "connect: connection refused"
+        wait_until(lambda: agent.shards()["b"]["reason"] == refused, "the next attempt has a reason of its own")
+        shards = agent.shards()
+        assert {name: line["state"] for name, line in shards.items()} == {"a": "up", "b": "down", "c": "up"}
+        assert 0 <= int(shards["b"]["reason_age_us"]) < 5_000_000, "that of the last attempt"
+        assert {shards[name][column] for name in "ac" for column in ("reason", "reason_age_us")} == {"-"}
     finally:
         servers["b"].start()
     wait_until(lambda: agent.metric("redis_up") == 3, "it is found again")
@@ -294,7 +291,7 @@ def test_shards_has_a_line_for_each_with_its_name_and_no_password(rack: Rack, se
     named = '{ name = "x-1", url = "redis://user:s3cr3t@127.0.0.1:1/3" }'
     agent = rack.start(LIMITS, redis=config(servers).replace(" ]", f", {named} ]", 1))
     wait_until(lambda: agent.metric("redis_up") == 3, "the others are found")
-    told = lines(agent)
+    told = agent.shards()
     assert list(told) == ["a", "b", "c", "x-1"], "as in the file"
     assert [line["url"] for line in told.values()] == [
         *(server.url for server in servers.values()),
@@ -304,7 +301,7 @@ def test_shards_has_a_line_for_each_with_its_name_and_no_password(rack: Rack, se
     assert "s3cr3t" not in agent.log()
     assert "redis x-1 (redis://127.0.0.1:1/3): down" in agent.log()
     assert agent.metric("redis_shards") == 4
-    asked = sum(int(line["scripts"]) for line in lines(agent).values())
+    asked = sum(int(line["scripts"]) for line in agent.shards().values())
     assert agent.metric("redis_scripts_total") == asked == 0
 
 

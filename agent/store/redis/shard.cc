@@ -8,6 +8,7 @@
 #include "agent/store/redis/codec/bucket_call.h"
 #include "agent/store/redis/codec/counter_call.h"
 #include "agent/store/redis/codec/script.h"
+#include "protocol/quoted.h"
 
 namespace allowd::store {
 namespace {
@@ -148,6 +149,7 @@ void Shard::drop_waiting() {
   // A probe that nobody waits for any more has failed, whatever comes of it.
   if (probe_ && *probe_ != kNobody && !sink_->is_waiting(*probe_)) {
     probe_.reset();
+    note_trouble(kNoAnswer);
     breaker_.on_probe_failed(Breaker::Failure::timed_out, loop_.now());
   }
   std::fill(open_.begin(), open_.end(), OpenCalls{});
@@ -310,7 +312,8 @@ void Shard::reset(std::string_view redis_key, bool is_asking, std::function<void
 }
 
 std::string_view Shard::heading() {
-  return "url state scripts questions_open clock_uncertainty_us breaker agents counter\n";
+  return "url state scripts questions_open clock_uncertainty_us breaker agents counter reason_age_us "
+         "reason\n";
 }
 
 std::string Shard::describe() const {
@@ -320,10 +323,18 @@ std::string Shard::describe() const {
           std::to_string(link_.clock().uncertainty(loop_.now()).count());
   text += " " + std::string(name_of(breaker_.state()));
   text += " " + (agents() ? std::to_string(*agents()) : "unknown");
-  text += !link_.is_up()                                        ? " unknown\n"
-          : router_ == nullptr && link_.counts_without_script() ? " multi\n"
-                                                                : " script\n";
-  return text;
+  text += !link_.is_up()                                        ? " unknown "
+          : router_ == nullptr && link_.counts_without_script() ? " multi "
+                                                                : " script ";
+  const auto age = [&](SteadyTime since) { return std::to_string((loop_.now() - since).count()) + " "; };
+  if (!link_.is_up()) {
+    text += age(link_.why_down_at()) + protocol::quoted(link_.why_down());
+  } else if (breaker_.state() != Breaker::State::closed) {
+    text += age(troubled_at_) + protocol::quoted(last_trouble_);
+  } else {
+    text += "- -";
+  }
+  return text + "\n";
 }
 
 limiter::Micros Shard::next_probe_in(SteadyTime now) const {

@@ -94,7 +94,8 @@ class Shard {
   [[nodiscard]] std::optional<std::uint32_t> agents() const { return heartbeat_.agents(); }
   // This agent is about to stop.
   void leave() { heartbeat_.leave(); }
-  // The names of describe()'s columns: a line, as that is.
+  // The names of describe()'s columns: a line, as that is. While the server is down or its breaker not
+  // closed, the last two say what went wrong last, quoted, and how long ago; else "-".
   [[nodiscard]] static std::string_view heading();
   [[nodiscard]] std::string describe() const;
   // Always the same metrics in the same order.
@@ -106,6 +107,7 @@ class Shard {
  private:
   static constexpr std::size_t kShapes = ServerTroubles::kShapes;
   static constexpr std::uint64_t kNobody = Batch::kNobody;
+  static constexpr std::string_view kNoAnswer = "no answer in time";
   [[nodiscard]] bool takes_questions() const { return link_.is_up() || is_waited_for(); }
   using OpenCalls = std::array<ScriptCall*, kShapes>;
   // Until the server's answer has come, whether or not somebody still waits for it.
@@ -166,6 +168,7 @@ class Shard {
   // What the breaker learns: that a call failed, or was answered.
   void note_failure(const ScriptCall& call, Breaker::Failure why, std::string_view text);
   void note_answer(const ScriptCall& call);
+  void note_trouble(std::string_view what);
   void report_opened(std::string_view why) const;
   [[nodiscard]] bool holds_probe(const ScriptCall& call) const;
   // The question has ended; if it was a probe that nobody has judged, it was in vain.
@@ -196,6 +199,8 @@ class Shard {
   std::deque<GiveBack> owed_;
   std::optional<std::uint64_t> probe_;  // the ticket of the question that is one
   SteadyTime lost_at_{};                // when questions were lost last
+  std::string last_trouble_;            // what the breaker has heard of last
+  SteadyTime troubled_at_{};
 
   std::map<std::string, std::uint64_t, std::less<>> errors_;  // by the first word of the reply
   std::array<std::string, kShapes> reported_errors_;  // by shape: one kind may fail beside others that do not

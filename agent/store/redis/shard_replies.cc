@@ -187,14 +187,21 @@ bool Shard::holds_probe(const ScriptCall& call) const {
 }
 
 void Shard::note_failure(const ScriptCall& call, Breaker::Failure why, std::string_view text) {
+  if (holds_probe(call) || is_wanted(call)) note_trouble(text);
   if (holds_probe(call)) return breaker_.on_probe_failed(why, loop_.now());
   // Where nobody waits any more, that has been counted.
   if (is_wanted(call) && breaker_.on_failure(why, loop_.now())) report_opened(text);
 }
 
 void Shard::note_expired(limiter::Micros waited, SteadyTime now) {
-  // While the link is down nobody waits for the server.
-  if (link_.is_up() && breaker_.on_timeout(waited, now)) report_opened("no answer in time");
+  if (!link_.is_up()) return;  // nobody waits for the server
+  if (breaker_.state() == Breaker::State::closed) note_trouble(kNoAnswer);
+  if (breaker_.on_timeout(waited, now)) report_opened(kNoAnswer);
+}
+
+void Shard::note_trouble(std::string_view what) {
+  last_trouble_ = what;
+  troubled_at_ = loop_.now();
 }
 
 void Shard::report_opened(std::string_view why) const {
@@ -211,6 +218,7 @@ void Shard::note_answer(const ScriptCall& call) {
 void Shard::end_probe(const ScriptCall::Item& item) {
   if (!probe_ || item.ticket != *probe_) return;
   probe_.reset();
+  note_trouble(kNoAnswer);
   breaker_.on_probe_failed(Breaker::Failure::timed_out, loop_.now());
 }
 

@@ -48,7 +48,7 @@ Link::Link(loop::Loop& loop, Options options)
       reminder_timer_(loop) {}
 
 void Link::start() {
-  down_since_ = loop_.now();
+  down_since_ = why_down_at_ = loop_.now();
   connect();
 }
 
@@ -189,6 +189,7 @@ void Link::go_down(const Refusal& refusal) {
 
 void Link::report_down(const Refusal& refusal) {
   why_down_ = refusal.why.message;
+  why_down_at_ = loop_.now();
   const bool is_news = !has_reported_down_ || (refusal.is_lasting && !has_reported_refusal_);
   if (!is_news) return;
   has_reported_refusal_ = refusal.is_lasting;

@@ -69,6 +69,10 @@ class Link {
   // On this connection a transaction has failed.
   void stop_transactions() { server_.major_version = 0; }
 
+  // Why it is not up, as of when; expects that it is not.
+  [[nodiscard]] const std::string& why_down() const { return why_down_; }
+  [[nodiscard]] SteadyTime why_down_at() const { return why_down_at_; }
+
   // Another number for each server that is connected to, as far as its data goes; 0: none was. The same one
   // again keeps its number, unless it does not say who it is.
   [[nodiscard]] std::uint32_t incarnation() const { return incarnation_; }
@@ -158,7 +162,8 @@ class Link {
   SteadyTime next_attempt_at_{};
   SteadyTime up_since_{};
   SteadyTime down_since_{};
-  std::string why_down_;
+  std::string why_down_ = "not connected yet";
+  SteadyTime why_down_at_{};
   std::optional<SteadyTime> explained_at_;
   std::mt19937_64 random_;
   std::function<std::string()> reminder_;
