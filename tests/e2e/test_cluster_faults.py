@@ -22,6 +22,7 @@ from redis_cluster import RedisCluster, is_well
 from redis_server import free_port
 from slow_files import SlowFile
 
+METRICS = ("redis_cluster_map_refreshes_total", "redis_cluster_keeper_questions_total")
 LIMITS = """
 [limits.few]
 rate = "3/h"
@@ -35,6 +36,19 @@ def single() -> Iterator[RedisCluster]:
     """A Cluster of one node."""
     with TemporaryDirectory(prefix="allowd-e2e-") as directory:
         cluster = RedisCluster(Path(directory), 1)
+        try:
+            cluster.start()
+            yield cluster
+        finally:
+            cluster.close()
+
+
+@pytest.fixture
+def cluster() -> Iterator[RedisCluster]:
+    """Three masters, the first of which has a replica."""
+    with TemporaryDirectory(prefix="allowd-e2e-") as directory:
+        # What one master keeps is then no concern of the others while it is dead.
+        cluster = RedisCluster(Path(directory), 3, 1, "--cluster-require-full-coverage", "no")
         try:
             cluster.start()
             yield cluster
@@ -102,6 +116,43 @@ def test_a_reset_is_repeated_when_it_should_be_tried_again(rack: Rack) -> None:
         mine = [key for key in deletions if key == deletions[0]]
         assert len(mine) >= 2, "the same key, until it is done"
         agent.stop()
+
+
+# A master that is missed
+
+
+def test_a_master_that_is_missed_for_long_is_asked_for_seldom_and_its_heir_found_soon(
+    rack: Rack, cluster: RedisCluster
+) -> None:
+    agent = start(rack, cluster.config())
+    dead, (heir,) = cluster.masters[0], cluster.replicas
+    with agent.connect() as client:
+        for number in range(30):
+            assert client.allow("few", f"k{number}").source == "store"
+    (lost, *_) = (key.rsplit(b":", 1)[1].decode() for key in dead.keys())
+    assert dead.call("WAIT", 1, 5000) == 1, "the replica has it all"
+    heir.call("CONFIG", "SET", "cluster-replica-no-failover", "yes")
+    dead.kill()
+    wait_until(lambda: agent.allow("few", lost).source == "fallback", "it is missed")
+    maps, questions = (agent.metric(name) for name in METRICS)
+    missed_for = 10
+    began = time.monotonic()
+    while time.monotonic() - began < missed_for:
+        assert agent.allow("few", lost).source == "fallback"
+        time.sleep(0.01)
+    more_maps, more_questions = agent.metric(METRICS[0]) - maps, agent.metric(METRICS[1]) - questions
+    print(f"in {missed_for} s the map was asked for {more_maps:g} times, its keeper {more_questions:g} times")
+    assert 2 <= more_maps <= 5, "after a second, two, four, four"
+    assert 7 <= more_questions <= 15, "about once a second"
+    heir.call("CLUSTER", "FAILOVER", "TAKEOVER")
+    began = time.monotonic()
+    wait_until(lambda: agent.peek("few", lost).source == "store", "the heir is asked")
+    took = time.monotonic() - began
+    print(f"answered again {took:.3f} s after the new master was up")
+    assert took < 2
+    assert agent.peek("few", lost).remaining == 2
+    shard = agent.shards()[f"127.0.0.1:{heir.port}"]
+    assert int(shard["groups"]) >= 21, "all that it has inherited"
 
 
 # TLS that takes its time

@@ -45,6 +45,8 @@ class BatchRouter {
   virtual void redirect(Shard& from, const Batch& batch, ServerError error, std::string_view text) = 0;
   // A server has said something that makes it likely that keys have moved.
   virtual void doubt_map() = 0;
+  // One has said that nobody keeps them.
+  virtual void miss_keeper() = 0;
 
  protected:
   ~BatchRouter() = default;

@@ -50,7 +50,7 @@ void ClusterStore::on_reset(std::uint64_t number, const RedisEndpoint& from, con
       if (error == ServerError::moved && next != nullptr) assign(reset.group, next);
       return send_reset(number, next, error == ServerError::ask);
     }
-    case ServerError::cluster_down: watch_.doubt(); [[fallthrough]];
+    case ServerError::cluster_down: watch_.miss(); [[fallthrough]];
     case ServerError::try_again: return repeat_reset(number);
     default: return end_reset(number, false);
   }

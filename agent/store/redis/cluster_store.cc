@@ -11,7 +11,6 @@ namespace {
 
 // A map, or a server that redirects, may name any address: no more are connected to than may keep something.
 constexpr std::size_t kMaxNodes = KeyGroups::kGroups;
-constexpr limiter::Micros kKeepFor = std::chrono::seconds(10);
 constexpr limiter::Micros kWatchEvery = std::chrono::milliseconds(100);
 
 }  // namespace
@@ -21,6 +20,7 @@ ClusterStore::ClusterStore(loop::Loop& loop, const std::vector<RedisEndpoint>& s
       seed_(seeds.front()),
       options_(options),
       tls_(seeds.front().is_tls ? std::make_shared<TlsMaterial>(loop, options.tls) : nullptr),
+      random_(options.random_seed),
       watch_(
           loop, seeds, tls_, options.random_seed, [this] { return answering_nodes(); },
           [this](const SlotMap& map) { return adopt(map); }) {
@@ -168,38 +168,6 @@ void ClusterStore::flush() {
   if (loop_.now() - watched_at_ >= kWatchEvery) watch_nodes();
 }
 
-void ClusterStore::watch_nodes() {
-  const SteadyTime now = watched_at_ = loop_.now();
-  for (auto at = nodes_.begin(); at != nodes_.end();) {
-    Node& node = at->second;
-    if (node.groups > 0) {
-      node.needed_at = now;
-      // Another one may keep its slots.
-      if (!node.shard->is_answering() && !node.shard->is_waited_for()) watch_.doubt();
-    }
-    if (now - node.needed_at < kKeepFor || !node.shard->is_idle()) {
-      ++at;
-      continue;
-    }
-    retire(node);
-    at = nodes_.erase(at);
-    share_out_questions();
-  }
-  const bool is_whole =
-      std::all_of(groups_.begin(), groups_.end(), [](const Group& group) { return group.node != nullptr; });
-  if (!is_whole) watch_.doubt();
-}
-
-void ClusterStore::retire(const Node& node) {
-  node.shard->forget_debts();
-  std::vector<stats::Metric> counted;
-  node.shard->collect(counted);
-  for (stats::Metric& metric : counted) {
-    if (metric.kind == stats::Metric::Kind::gauge) metric.value = 0;
-  }
-  add_shard_metrics(retired_, counted);
-}
-
 // As SharedStore has it
 
 std::optional<ShardTime> ClusterStore::time_of(std::uint32_t group, SteadyTime now) const {
@@ -248,7 +216,7 @@ bool ClusterStore::is_available() const {
 
 limiter::Micros ClusterStore::next_probe_in(std::uint32_t group, SteadyTime now) const {
   const Node* node = groups_[group].node;
-  // The map is asked for every second while somebody is missed.
+  // Others are asked about every second who keeps it by now.
   return node == nullptr ? limiter::Micros{std::chrono::seconds(1)} : node->shard->next_probe_in(now);
 }
 
@@ -269,6 +237,9 @@ void ClusterStore::collect(std::vector<stats::Metric>& metrics) const {
                      "Questions that a node of the Cluster has sent to another one.",
                      static_cast<double>(redirections_total_)});
   watch_.collect(metrics);
+  metrics.push_back({"redis_cluster_keeper_questions_total", stats::Metric::Kind::counter,
+                     "Times that a node was asked who keeps what another one kept that does not answer.",
+                     static_cast<double>(keeper_questions_total_)});
   const std::size_t first = metrics.size();
   metrics.insert(metrics.end(), retired_.begin(), retired_.end());
   std::vector<stats::Metric> counted;

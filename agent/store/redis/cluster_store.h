@@ -11,7 +11,8 @@
 // ASK          Goes to the node that is named, this once. Its clock is another one: what is known of the
 //              group's keys is dropped.
 // TRYAGAIN     The keys of the script are asked one by one.
-// CLUSTERDOWN  on_failure decides; the map is asked for anew.
+// CLUSTERDOWN  on_failure decides; the map is asked for anew, less and less often.
+// No answer    The same, and another node is asked every second who keeps its keys (cluster_watch.cc).
 // A reset      Charges nothing, so that it may be repeated: within a second it is sent again, after a pause,
 //              while its node cannot be asked or says TRYAGAIN or CLUSTERDOWN.
 //
@@ -23,6 +24,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -90,6 +92,7 @@ class ClusterStore final : public RemoteStore, private BatchRouter {
 
   void redirect(Shard& from, const Batch& batch, ServerError error, std::string_view text) override;
   void doubt_map() override { watch_.doubt(); }
+  void miss_keeper() override { watch_.miss(); }
 
   [[nodiscard]] bool adopt(const SlotMap& map);
   void assign(std::uint32_t group, Node* node);
@@ -108,6 +111,10 @@ class ClusterStore final : public RemoteStore, private BatchRouter {
   void repeat_reset(std::uint64_t number);
   void end_reset(std::uint64_t number, bool is_done);
   void watch_nodes();
+  // Nobody is known to keep it, or who does is known not to answer.
+  [[nodiscard]] static bool is_missed(const Group& group);
+  void ask_for_keeper(std::uint32_t group);
+  void on_keeper(std::uint32_t group, const RedisEndpoint& from, const Reply& reply);
   void retire(const Node& node);
   void share_out_questions();
   // Valid until the next call.
@@ -126,9 +133,12 @@ class ClusterStore final : public RemoteStore, private BatchRouter {
   std::map<std::uint64_t, Reset> resets_;  // by number
   std::uint64_t last_reset_ = 0;
   SteadyTime watched_at_{};
+  SteadyTime ask_keeper_at_{};  // not before
+  std::uint64_t keeper_questions_total_ = 0;
   std::uint64_t nodes_made_ = 0;
   std::uint64_t redirections_total_ = 0;
   std::vector<stats::Metric> retired_;  // what nodes counted that have ended
+  std::mt19937_64 random_;
   SlotMapWatch watch_;
   mutable std::string key_;  // scratch
 };

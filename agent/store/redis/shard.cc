@@ -311,6 +311,14 @@ void Shard::reset(std::string_view redis_key, bool is_asking, std::function<void
   link_.watch_for_stall();
 }
 
+void Shard::ask_about_nothing(std::string_view redis_key, std::function<void(const Reply&)> done) {
+  Connection& connection = link_.connection();
+  BucketCall::write_empty(connection.outbox(), link_.script_sha(), redis_key);
+  connection.expect([done = std::move(done)](const Reply& reply) { done(reply); });
+  connection.flush();
+  link_.watch_for_stall();
+}
+
 std::string_view Shard::heading() {
   return "url state scripts questions_open clock_uncertainty_us breaker agents counter reason_age_us "
          "reason\n";

@@ -72,6 +72,9 @@ class Shard {
                                   std::span<const std::string> redis_keys);
   // `done` gets the server's answer; null: nobody knows.
   void reset(std::string_view redis_key, bool is_asking, std::function<void(const Reply&)> done);
+  // Runs the script for no question at all: reads the key, so that a server which does not keep it says who
+  // does. Expects is_up(). `done` gets the answer; null: there is none.
+  void ask_about_nothing(std::string_view redis_key, std::function<void(const Reply&)> done);
 
   // Asks what another shard was asked and did not charge. Answers as failed what nobody waits for, what has
   // been redirected five times, and what there is no room for.

@@ -52,7 +52,7 @@ bool Shard::has_failed(const Batch& batch, const Reply& reply) {
     redirect(batch, error.kind, text_of(reply));
     return true;
   }
-  if (router_ != nullptr && error.kind == ServerError::cluster_down) router_->doubt_map();
+  if (router_ != nullptr && error.kind == ServerError::cluster_down) router_->miss_keeper();
   if (!reveals_cluster(error)) {
     troubles_.count(error.kind);
     count_error(call, text_of(reply), error.code);

@@ -57,6 +57,10 @@ void BucketCall::write_arguments(ByteBuffer& out) const {
   }
 }
 
+void BucketCall::write_empty(ByteBuffer& out, std::string_view sha, std::string_view redis_key) {
+  write_command(out, {"EVALSHA", sha, "1", redis_key, "b", "0", "0", "0"});
+}
+
 std::vector<SharedAnswer> BucketCall::answers(const redisReply& reply) const {
   std::vector<SharedAnswer> all(items().size(), no_answer());
   std::size_t next_tick = items().size();

@@ -18,6 +18,8 @@ class BucketCall final : public ScriptCall {
   void decide_together() { is_together_ = true; }
   [[nodiscard]] bool is_together() const override { return is_together_; }
   [[nodiscard]] std::vector<SharedAnswer> answers(const redisReply& reply) const override;
+  // A call that reads the key and has no question about it.
+  static void write_empty(ByteBuffer& out, std::string_view sha, std::string_view redis_key);
 
  private:
   struct Run {  // neighbours that ask the same

@@ -11,9 +11,8 @@ namespace {
 
 constexpr limiter::Micros kPatience = std::chrono::milliseconds(500);
 constexpr limiter::Micros kBetween = std::chrono::seconds(1);
-constexpr limiter::Micros kJitter = std::chrono::milliseconds(250);
+constexpr int kMostDoublings = 2;
 constexpr limiter::Micros kUndoubted = std::chrono::seconds(60);
-constexpr limiter::Micros kUndoubtedJitter = std::chrono::seconds(6);
 
 }  // namespace
 
@@ -28,8 +27,11 @@ SlotMapWatch::SlotMapWatch(loop::Loop& loop, std::vector<RedisEndpoint> seeds,
       random_(random_seed),
       timer_(loop) {}
 
-limiter::Micros SlotMapWatch::jitter(limiter::Micros most) {
-  return limiter::Micros{std::uniform_int_distribution<std::int64_t>(0, most.count())(random_)};
+limiter::Micros SlotMapWatch::next_wait() {
+  const limiter::Micros least = is_doubted_   ? kBetween
+                                : is_missing_ ? kBetween * (1 << std::min(rounds_missing_, kMostDoublings))
+                                              : kUndoubted;
+  return least + limiter::Micros{std::uniform_int_distribution<std::int64_t>(0, least.count() / 4)(random_)};
 }
 
 void SlotMapWatch::doubt() {
@@ -37,15 +39,19 @@ void SlotMapWatch::doubt() {
   schedule();
 }
 
+void SlotMapWatch::miss() {
+  if (std::exchange(is_missing_, true) || is_doubted_ || is_asking_) return;
+  schedule();
+}
+
 void SlotMapWatch::schedule() {
-  const limiter::Micros wait =
-      is_doubted_ ? kBetween + jitter(kJitter) : kUndoubted + jitter(kUndoubtedJitter);
-  timer_.once(std::max(limiter::Micros{0}, began_at_ + wait - loop_.now()), [this] { begin(); });
+  timer_.once(std::max(limiter::Micros{0}, began_at_ + next_wait() - loop_.now()), [this] { begin(); });
 }
 
 void SlotMapWatch::begin() {
   is_asking_ = true;
-  is_doubted_ = false;
+  rounds_missing_ = is_missing_ && !is_doubted_ ? rounds_missing_ + 1 : 0;
+  is_doubted_ = is_missing_ = false;
   began_at_ = loop_.now();
   problems_.clear();
   ++refreshes_total_;
@@ -76,11 +82,11 @@ void SlotMapWatch::on_answer(const RedisEndpoint& asked, const Result<Reply>& an
 
 void SlotMapWatch::end(bool has_map) {
   is_asking_ = false;
+  is_missing_ = !has_map;  // whoever is missed still is missed again
   if (has_map) {
     if (std::exchange(has_reported_, false)) log::info("redis cluster: its slots are known again");
   } else {
     ++failures_total_;
-    is_doubted_ = true;
     if (!std::exchange(has_reported_, true))
       log::warn("redis cluster: nobody says which node keeps what: {}", problems_);
   }

@@ -3,13 +3,14 @@
 // Learns from a Cluster's nodes which of them keeps what, and learns it anew when there is reason to doubt
 // it.
 //
-// Who is asked   A node that is known to answer, each time another one by chance, then the seeds in their
-// order;
-//            each has half a second, over TLS a second more. So no node that hangs holds it up for long.
-// How often  Once a minute; after a doubt as soon as a second has passed since the last time, with some
-// jitter,
-//            so that a fleet does not come as one. While nobody answers, or the doubt lasts, every second.
-// Logging    One line when nobody answers, one when somebody does again.
+// Who is asked  A node that is known to answer, each time another one by chance, then the seeds in their
+//               order; each has half a second, over TLS a second more. So no node that hangs holds it up for
+//               long.
+// How often     Once a minute; after a doubt as soon as a second has passed since the last time. While
+//               somebody is missed, or nobody answers, after one second, two, and then every four: there is
+//               nothing to learn before that one is back or replaced. All with up to a quarter of jitter, so
+//               that a fleet does not come as one.
+// Logging       One line when nobody answers, one when somebody does again.
 #pragma once
 
 #include <cstdint>
@@ -39,6 +40,9 @@ class SlotMapWatch {
   void start() { begin(); }
   // The map may be wrong. Says nothing that it does not know while it is learning anyway.
   void doubt();
+  // The map may change: somebody whom it names does not answer, or it names nobody. To be said again and
+  // again while it is so.
+  void miss();
 
   void collect(std::vector<stats::Metric>& metrics) const;
 
@@ -48,7 +52,7 @@ class SlotMapWatch {
   void on_answer(const RedisEndpoint& asked, const Result<Reply>& answer);
   void end(bool has_map);
   void schedule();
-  [[nodiscard]] limiter::Micros jitter(limiter::Micros most);
+  [[nodiscard]] limiter::Micros next_wait();
 
   loop::Loop& loop_;
   std::vector<RedisEndpoint> seeds_;
@@ -62,6 +66,8 @@ class SlotMapWatch {
   SteadyTime began_at_{};
   bool is_asking_ = false;
   bool is_doubted_ = false;
+  bool is_missing_ = false;
+  int rounds_missing_ = 0;     // times that it was asked for since then, without a doubt
   bool has_reported_ = false;  // that nobody answers
   std::uint64_t refreshes_total_ = 0;
   std::uint64_t failures_total_ = 0;
