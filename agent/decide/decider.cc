@@ -310,6 +310,11 @@ store::AnswerSink::Fate Decider::on_answer(std::uint64_t ticket, const store::An
   return Fate::delivered;
 }
 
+void Decider::on_taken(std::uint64_t ticket, std::span<const store::Taken> by_tier) {
+  const Open& open = open_[slot_of(ticket)];
+  if (open.debit != 0 && open.generation == generation_of(ticket)) shares_->note_taken(open.debit, by_tier);
+}
+
 void Decider::expire(SteadyTime now) {
   while (!deadlines_.is_empty() && deadlines_.next_deadline() <= now) expire_next(now);
 }

@@ -166,6 +166,7 @@ class Decider final : private store::AnswerSink, public stats::MetricSource {
   };
 
   Fate on_answer(std::uint64_t ticket, const store::Answer& answer, SteadyTime now) override;
+  void on_taken(std::uint64_t ticket, std::span<const store::Taken> by_tier) override;
   [[nodiscard]] bool is_waiting(std::uint64_t ticket) const override;
 
   // In line what nearly every query comes by, each rarer turn in a function of its own.

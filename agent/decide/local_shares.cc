@@ -30,6 +30,15 @@ limiter::Wide units_of(const limiter::Definition& share, std::size_t tier, std::
   return limiter::Wide{permits} * bucket_of(share, tier).unit();
 }
 
+// In which a permit comes back to the limit that refills the quickest, within reason.
+limiter::Micros between_debits(const limiter::Definition& definition) {
+  constexpr limiter::Micros kLeast = std::chrono::milliseconds(20), kMost = std::chrono::seconds(1);
+  limiter::Micros least = kMost;
+  for (const limiter::Tier& tier : definition.tiers())
+    least = std::min(least, tier.rate().period / tier.rate().count);
+  return std::max(least, kLeast);
+}
+
 void advance(const limiter::TokenBucket& bucket, TierState& state, TimePoint now) {
   auto own = std::bit_cast<BucketState>(state);
   bucket.advance(own, now);
@@ -140,7 +149,8 @@ std::optional<store::Answer> LocalShares::decide(const store::Question& question
 }
 
 LocalShares::OpenDebit LocalShares::owed(const Entry& entry, const store::KeyHash& hash) {
-  OpenDebit debit{hash, {}, 0};
+  OpenDebit debit;
+  debit.hash = hash;
   for (std::size_t i = 0; i < entry.states.size(); ++i) {
     const std::int64_t taken = std::max<std::int64_t>(0, entry.states[i].used - entry.known[i].used);
     debit.permits.push_back(limiter::ceil_div(taken, bucket_of(*entry.share, i).unit()));
@@ -155,15 +165,23 @@ std::optional<LocalShares::Debit> LocalShares::begin_debit(const store::Question
   const auto found = entries_.find(hash);
   if (found == entries_.end() || found->second.debit != 0) return std::nullopt;
   Entry& entry = found->second;
+  if (entry.is_in_debt && now < entry.next_debit_at) return std::nullopt;
   if (entry.held_until == SteadyTime{})
     entry.held_until = now + (entry.was_away ? kHold : limiter::Micros{0});
   advance(entry, at(now));
   OpenDebit debit = owed(entry, hash);
+  entry.is_in_debt = entry.is_in_debt && debit.most > 0;
   if (debit.most == 0) return std::nullopt;
+  debit.pause = between_debits(*question.definition);
   entry.debit = ++last_debit_;
   const Debit begun{entry.debit, debit.most};
   debits_.emplace(begun.number, std::move(debit));
   return begun;
+}
+
+void LocalShares::note_taken(std::uint64_t number, std::span<const store::Taken> by_tier) {
+  const auto found = debits_.find(number);
+  if (found != debits_.end()) found->second.taken.assign(by_tier.begin(), by_tier.end());
 }
 
 void LocalShares::end_debit(std::uint64_t number, Outcome outcome, SteadyTime now) {
@@ -172,7 +190,9 @@ void LocalShares::end_debit(std::uint64_t number, Outcome outcome, SteadyTime no
   const OpenDebit& debit = ended.mapped();
   if (outcome == Outcome::charged) {
     ++debits_total_;
-    debited_total_ += static_cast<std::uint64_t>(debit.most);
+    std::int64_t most = debit.taken.empty() ? debit.most : 0;
+    for (const store::Taken& taken : debit.taken) most = std::max(most, taken.units / taken.unit);
+    debited_total_ += static_cast<std::uint64_t>(std::min(most, debit.most));
   }
   if (outcome == Outcome::unknown) ++debits_unknown_total_;
   const auto found = entries_.find(debit.hash);
@@ -181,8 +201,18 @@ void LocalShares::end_debit(std::uint64_t number, Outcome outcome, SteadyTime no
   entry.debit = 0;
   if (outcome == Outcome::unasked) return;
   advance(entry, at(now));
-  for (std::size_t i = 0; i < std::min(entry.states.size(), debit.permits.size()); ++i)
-    note_known(entry, i, units_of(*entry.share, i, debit.permits[i]));
+  const bool knows_taken = outcome == Outcome::charged && debit.taken.size() == entry.states.size();
+  for (std::size_t i = 0; i < std::min(entry.states.size(), debit.permits.size()); ++i) {
+    const limiter::Wide asked = units_of(*entry.share, i, debit.permits[i]);
+    // Parts of a permit that the store counts by another unit are rounded down: that much stays owed.
+    const limiter::Wide taken =
+        knows_taken ? units_of(*entry.share, i, debit.taken[i].units) / debit.taken[i].unit : asked;
+    note_known(entry, i, std::min(asked, taken));
+  }
+  entry.is_in_debt = knows_taken && owed(entry, debit.hash).most > 0;
+  if (!entry.is_in_debt) return;
+  ++debits_short_total_;
+  entry.next_debit_at = now + debit.pause;
 }
 
 void LocalShares::note_known(Entry& entry, std::size_t tier, limiter::Wide units) {
@@ -195,12 +225,26 @@ void LocalShares::note_known(Entry& entry, std::size_t tier, limiter::Wide units
   }
 }
 
+limiter::Decision LocalShares::refuse(const Entry& entry, const store::Question& question, SteadyTime now) {
+  std::vector<TierState> states = entry.states;
+  for (std::size_t i = 0; i < states.size(); ++i) states[i].used = bucket_of(*entry.share, i).full();
+  limiter::Decision decision = entry.share->apply(states, question.operation, question.cost, at(now));
+  decision.verdict = limiter::Verdict::limited;
+  decision.retry_after = std::max(entry.next_debit_at - now, limiter::Micros{1000});
+  return decision;
+}
+
 std::optional<store::Answer> LocalShares::hold(const store::Question& question, SteadyTime now) {
   if (!is_held(question, now) || question.definition->is_shadow() || question.cost == 0) return std::nullopt;
   if (question.operation != Operation::take && question.operation != Operation::peek) return std::nullopt;
   Entry& entry = entries_.find(question.hash)->second;
   if (entry.share->tiers().size() != question.definition->tiers().size()) return std::nullopt;  // a reload
   advance(entry, at(now));
+  if (entry.is_in_debt && store_.next_probe_in(store_.shard_of(question), now) <= limiter::Micros{1}) {
+    ++decisions_total_;
+    return store::Answer{store::Answer::Status::decided, false, refuse(entry, question, now)};
+  }
+  if (now >= entry.held_until) return std::nullopt;
   store::Answer answer{store::Answer::Status::decided, false,
                        entry.share->apply(entry.states, question.operation, question.cost, at(now))};
   if (!limiter::is_allowed(answer.decision)) {
@@ -220,7 +264,7 @@ std::optional<store::Answer> LocalShares::hold(const store::Question& question, 
 
 bool LocalShares::is_held(const store::Question& question, SteadyTime now) const {
   const auto found = entries_.find(question.hash);
-  return found != entries_.end() && now < found->second.held_until;
+  return found != entries_.end() && (now < found->second.held_until || found->second.is_in_debt);
 }
 
 bool LocalShares::take_as_paid(const store::Question& question, SteadyTime asked_at, bool in_part,
@@ -269,6 +313,9 @@ void LocalShares::collect(const LocalShares* shares, std::vector<stats::Metric>&
       [](const LocalShares& own) { return own.debits_total_; });
   add("debited_permits_total", Kind::counter, "Permits that it was told of.",
       [](const LocalShares& own) { return own.debited_total_; });
+  add("debits_short_total", Kind::counter,
+      "Times that the store had less left than it was told of: the rest stays owed.",
+      [](const LocalShares& own) { return own.debits_short_total_; });
   add("debits_unknown_total", Kind::counter, "Keys of which nobody knows whether the store has heard it.",
       [](const LocalShares& own) { return own.debits_unknown_total_; });
 }

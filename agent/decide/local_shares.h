@@ -11,8 +11,10 @@
 //            there too. Of several tiers it is the most that any misses, for a force is charged to all: the
 //            quicker tiers are emptied by that for no longer than they take to fill.
 // Hold       For three seconds from then on the key has to pass its share, too: other agents may not have
-//            come back yet, and what the store seems to have left is theirs. A debit that finds nothing left
-//            is lost.
+//            come back yet, and what the store seems to have left is theirs.
+// Debt       Who comes back later finds that others have used up what it owes. What a debit does not find
+//            stays owed: the key is refused here, and debited again whenever a permit may have come back,
+//            until all is paid or the share is full.
 // Bound      `max_keys`, at most kMostKeys. Beyond, new keys of a limit decide on one share that they have in
 //            common, which nobody is debited for. A key leaves once its share is full, or debited and
 //            no longer held.
@@ -24,6 +26,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -61,6 +64,8 @@ class LocalShares {
   // What is to be debited for the question's key; none also while a debit of the key is under way.
   // `end_debit` must follow, once.
   [[nodiscard]] std::optional<Debit> begin_debit(const store::Question& question, store::SteadyTime now);
+  // So much of a debit under way there was; without this call: all.
+  void note_taken(std::uint64_t number, std::span<const store::Taken> by_tier);
   void end_debit(std::uint64_t number, Outcome outcome, store::SteadyTime now);
   // The store has charged the question's cost as of `asked_at`, late: so much of what was granted here is not
   // to be debited. What has come back since pays for nothing: then false, and nothing has changed unless the
@@ -68,7 +73,7 @@ class LocalShares {
   bool take_as_paid(const store::Question& question, store::SteadyTime asked_at, bool in_part,
                     store::SteadyTime now);
   // Before a take or a peek goes to the store: takes it from the share of a key that is held. An answer: the
-  // share refuses it.
+  // share refuses it, or the key's debt does.
   [[nodiscard]] std::optional<store::Answer> hold(const store::Question& question, store::SteadyTime now);
   [[nodiscard]] bool is_held(const store::Question& question, store::SteadyTime now) const;
   void forget(const store::KeyHash& hash) { entries_.erase(hash); }
@@ -84,12 +89,16 @@ class LocalShares {
     std::vector<limiter::TierState> known;  // what of their use the store knows: the rest is to be debited
     std::uint64_t debit = 0;                // the one that is under way
     bool was_away = false;                  // the store, rather than late
+    bool is_in_debt = false;                // the last debit did not find all
+    store::SteadyTime next_debit_at{};      // not before
     store::SteadyTime held_until{};         // from when it answers again
   };
   struct OpenDebit {
-    store::KeyHash hash;
+    store::KeyHash hash{};
     std::vector<std::int64_t> permits;  // of each tier
     std::int64_t most = 0;
+    limiter::Micros pause{0};         // after which there may be something to take, if there was not all
+    std::vector<store::Taken> taken;  // of each tier; empty: all
   };
   using Entries = std::map<store::KeyHash, Entry>;  // a tree: it never has to be grown at one blow
 
@@ -103,6 +112,9 @@ class LocalShares {
   [[nodiscard]] static bool is_over(const Entry& entry, store::SteadyTime now);
   // What is to be debited of each tier, of an entry that was advanced, and the most of it.
   [[nodiscard]] static OpenDebit owed(const Entry& entry, const store::KeyHash& hash);
+  // Refuses whatever asks to pass, until the next debit.
+  [[nodiscard]] static limiter::Decision refuse(const Entry& entry, const store::Question& question,
+                                                store::SteadyTime now);
   // The store knows of so many of the tier's units more that were taken here.
   static void note_known(Entry& entry, std::size_t tier, limiter::Wide units);
   // Looks at the next few keys, and drops those that are over.
@@ -122,6 +134,7 @@ class LocalShares {
   std::uint64_t debits_total_ = 0;
   std::uint64_t debited_total_ = 0;
   std::uint64_t debits_unknown_total_ = 0;
+  std::uint64_t debits_short_total_ = 0;
 };
 
 }  // namespace allowd::decide

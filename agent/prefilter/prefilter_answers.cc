@@ -8,6 +8,7 @@
 
 #include "agent/prefilter/passing.h"
 #include "agent/prefilter/prefilter.h"
+#include "agent/prefilter/taken.h"
 
 namespace allowd::prefilter {
 
@@ -55,9 +56,8 @@ std::int64_t Prefilter::settle(Queue& queue, const Row& row, const store::Shared
   answers_.push_back(answer);
   std::array<limiter::TierState, Definition::kMaxTiers> states = answer.states;
   const auto own = std::span(states).first(definition.tiers().size());
-  const bool is_asked = first.operation == Operation::take || first.operation == Operation::peek;
-  const bool are_states_before =
-      definition.shape() == Shape::tiers || (definition.shape() == Shape::bucket && is_asked);
+  const bool are_states_before = definition.shape() == Shape::tiers || (definition.shape() == Shape::bucket &&
+                                                                        first.operation != Operation::refund);
   if (are_states_before) {
     answers_[0].decision = definition.apply(own, first.operation, first.cost, answer.at);
     while (first.operation == Operation::take && answers_.size() < row.count &&
@@ -67,6 +67,8 @@ std::int64_t Prefilter::settle(Queue& queue, const Row& row, const store::Shared
     }
   }
   learn(queue, definition, answers_.back().decision, own, answer.at, now);
+  if (are_states_before && first.operation == Operation::force)
+    sink_->on_taken(first.ticket, taken_between(definition, answer.states, own, answer.at));
   if (asks_to_pass(first.operation, first.cost)) {
     const bool is_refused = !has_passed(definition, answers_.back().decision);
     queue.was_granted = queue.was_granted || has_passed(definition, answers_.front().decision);

@@ -46,7 +46,7 @@ struct SharedQuestion {
 // The answer to the first of a row, and from what it follows.
 struct SharedAnswer : Answer {
   limiter::TimePoint at{};  // shard time at which it was decided
-  // Buckets and tiers: as they stood before, in the tiers' order. Refunds and forces of buckets: after.
+  // Buckets and tiers: as they stood before, in the tiers' order. Refunds of buckets: after.
   std::array<limiter::TierState, limiter::Definition::kMaxTiers> states{};
   bool has_charged = false;  // what was asked together: the store has charged it
 };

@@ -102,6 +102,14 @@ struct Answer {
 // Whole permits that are left of each tier, as far as that is known.
 using KnownLeft = std::array<std::optional<std::int64_t>, limiter::Definition::kMaxTiers>;
 
+// How much of a force's cost a tier had left to take: so many parts of a permit, `unit` of which are one.
+struct Taken {
+  std::int64_t units = 0;
+  std::int64_t unit = 1;
+
+  bool operator==(const Taken&) const = default;
+};
+
 // Who waits for answers that could not be given at once.
 class AnswerSink {
  public:
@@ -112,6 +120,8 @@ class AnswerSink {
     allowed_meanwhile,  // too late: the asker was told yes
   };
   virtual Fate on_answer(std::uint64_t ticket, const Answer& answer, SteadyTime now) = 0;
+  // The same of a force, just before that, if the store knows it: of each tier.
+  virtual void on_taken(std::uint64_t /*ticket*/, std::span<const Taken> /*by_tier*/) {}
   // False once the asker was answered otherwise.
   [[nodiscard]] virtual bool is_waiting(std::uint64_t ticket) const = 0;
 

@@ -355,5 +355,66 @@ TEST_CASE("local shares: what random agents take in an outage is what the store 
   CHECK(taken_in_all > 5000);
 }
 
+// So many of a permit's thousandths are taken by the next debit; returns what it asked for.
+std::int64_t debited_in_part(Scene& scene, Micros now, std::vector<store::Taken> taken) {
+  const auto debit = scene.shares.begin_debit(scene.about("k"), at(now));
+  if (!debit) return 0;
+  scene.shares.note_taken(debit->number, taken);
+  scene.shares.end_debit(debit->number, Outcome::charged, at(now));
+  return debit->permits;
+}
+
+TEST_CASE("local shares: what a debit does not find stays owed, and nothing passes before it is paid") {
+  Scene scene(bucket(1, 1h, 10));
+  scene.fake.probe_in = 1us;
+  CHECK(scene.passed(0s, 6) == 6);
+  CHECK(debited_in_part(scene, 1s, {{2'500, 1'000}}) == 6);
+  CHECK(scene.metric("debits_short_total") == 1);
+  const auto refused = scene.shares.hold(scene.about("k"), at(1s));
+  REQUIRE(refused);
+  CHECK(refused->decision.verdict == Verdict::limited);
+  CHECK(refused->decision.remaining == 0);
+  CHECK(refused->decision.retry_after == 1s);
+  CHECK(scene.shares.is_held(scene.about("k"), at(100s)));
+  // Nothing may have come back yet.
+  CHECK(debited_in_part(scene, 1500ms, {{9'000, 1'000}}) == 0);
+  CHECK(debited_in_part(scene, 2s, {{0, 1'000}}) == 4);
+  CHECK(scene.shares.hold(scene.about("k"), at(100s)));
+  // Three and a half are owed, less what has come back to the share since.
+  CHECK(debited_in_part(scene, 4s, {{4'000, 1'000}}) == 4);
+  CHECK_FALSE(scene.shares.hold(scene.about("k"), at(100s)));
+  CHECK_FALSE(scene.shares.is_held(scene.about("k"), at(100s)));
+  CHECK(scene.debited(100s) == 0);
+  CHECK(scene.metric("debits_short_total") == 2);
+}
+
+TEST_CASE("local shares: of tiers each owes what it did not find") {
+  Scene scene(*Definition::make({{"s", *TokenBucket::make({8, 1h}, 8), false},
+                                 {"d", *FixedWindow::make({100, 24h}, FixedWindow::Align::first), false}},
+                                false));
+  scene.fake.probe_in = 1us;
+  CHECK(scene.passed(0s, 8) == 8);
+  CHECK(debited_in_part(scene, 1s, {{3, 1}, {8, 1}}) == 8);
+  CHECK(scene.shares.hold(scene.about("k"), at(1s)));
+  CHECK(debited_in_part(scene, 2s, {{5, 1}, {5, 1}}) == 5);
+  CHECK(scene.debited(3s) == 0);
+}
+
+TEST_CASE("local shares: a debt does not outlive the share's refill, and the store's absence has a share") {
+  Scene scene(bucket(1, 1h, 10));
+  scene.fake.probe_in = 1us;
+  CHECK(scene.passed(0s, 6) == 6);
+  CHECK(debited_in_part(scene, 1s, {{0, 1}}) == 6);
+  scene.fake.probe_in = 250ms;
+  CHECK_FALSE(scene.shares.hold(scene.about("k"), at(10s)));
+  CHECK(scene.passed(10s, 10) == 4);
+  scene.fake.probe_in = 1us;
+  CHECK(scene.shares.hold(scene.about("k"), at(11s)));
+  CHECK(debited_in_part(scene, 12s, {{0, 1}}) == 10);
+  static_cast<void>(scene.shares.begin_debit(scene.about("k"), at(12s + 10h)));
+  CHECK_FALSE(scene.shares.hold(scene.about("k"), at(12s + 10h)));
+  CHECK(scene.metric("keys") == 0);
+}
+
 }  // namespace
 }  // namespace allowd::decide

@@ -95,9 +95,9 @@ inline std::pair<store::SharedAnswer, std::int64_t> decide(SharedValue& value, c
         return limiter::TierState{seen.unit, seen.used, std::min(now, seen.last)};
       };
       const bool is_bucket = rules.shape() == Shape::bucket;
-      const bool asks = asked.operation == Operation::take || asked.operation == Operation::peek;
+      const bool is_refund = asked.operation == Operation::refund;
       answer.states = states;
-      if (is_bucket && asks) answer.states[0] = seen_bucket();
+      if (is_bucket && !is_refund) answer.states[0] = seen_bucket();
       answer.decision = rules.apply(own_states, asked.operation, asked.cost, now);
       limiter::Decision last = answer.decision;
       for (std::uint32_t i = 0; takes && passes(rules, last); ++i) {
@@ -105,7 +105,7 @@ inline std::pair<store::SharedAnswer, std::int64_t> decide(SharedValue& value, c
         if (i + 1 == asked.times) break;
         last = rules.apply(own_states, asked.operation, asked.cost, now);
       }
-      if (is_bucket && !asks) answer.states[0] = seen_bucket();
+      if (is_bucket && is_refund) answer.states[0] = seen_bucket();
       for (std::size_t i = 0; i < rules.tiers().size(); ++i) {
         if (states[i].exists()) value.parts[rules.tiers()[i].identity()] = states[i];
       }

@@ -78,10 +78,8 @@ std::vector<SharedAnswer> BucketCall::answers(const redisReply& reply) const {
     if (number == kUnknownFormat || used > limiter::kMaxUsed) continue;
     if (since_tick.count() < 0 || since_tick >= rules.tick()) continue;  // not our script
     limiter::TierState state{rules.unit(), used, asked_at() - since_tick};
-    const bool asks =
-        item.operation == limiter::Operation::take || item.operation == limiter::Operation::peek;
     limiter::Decision decision;
-    if (asks) {
+    if (item.operation != limiter::Operation::refund) {
       limiter::TierState after = state;
       const auto operation = is_charged ? item.operation : limiter::Operation::peek;
       decision = definition(item).apply({&after, 1}, operation, item.cost, asked_at());

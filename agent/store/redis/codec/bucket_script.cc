@@ -9,8 +9,8 @@ namespace {
 // ARGV  "b", now, "1" if a key occurs twice, "2" if all pass or none is charged (then none does), number of
 //       limits, (unit, refill, full, tick) of each, then runs of (limit, operation, units, times, number of
 //       questions): takes and peeks that are asked so many times in a row.
-// Reply one number per question: used before the takes or peeks if the first passed, -1 - used if not; after
-//       a refund or force. Then, for every question under a limit with ticks above 1 µs, the microseconds
+// Reply one number per question: used before the takes, peeks or force if the first passed, -1 - used if not;
+//       after a refund. Then, for every question under a limit with ticks above 1 µs, the microseconds
 //       since its last whole tick; then how many values were put right.
 constexpr std::string_view kBucketPart = R"lua(
 if kind == 'b' then
@@ -98,7 +98,7 @@ while at < #ARGV do
           if writes and is_back(after, over, refill, tick) then after, last, over = 0, last + over, 0 end
         elseif cost > 0 and not is_drained(used - full, over, refill, tick) then
           writes, after = true, used + cost
-          if is_drained(after - full, over, refill, tick) then after, last, over = full, last + over, 0 end
+          if is_drained(after - full, over, refill, tick) then after, last = full, last + over end
         end
         if writes or after ~= used then
           local second = (last + after / refill * tick) / 1000000
@@ -113,7 +113,7 @@ while at < #ARGV do
         elseif known and not passes then
           prolong(key, used / refill * tick)
         end
-        reply[k] = (op == 'r' or op == 'f') and after or passes and used or -1 - used
+        reply[k] = op == 'r' and after or passes and used or -1 - used
       end
       if tick > 1 then overs[#overs + 1] = over end
     end

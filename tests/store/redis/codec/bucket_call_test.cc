@@ -230,7 +230,7 @@ TEST_CASE("bucket call: answers are the limiter's numbers for the use that came 
   call.add(Operation::take, *bucket, "a", 4, 1);
   call.add(Operation::take, *bucket, "b", 4, 2);
   call.add(Operation::take, *bucket, "c", 4, 3);
-  const Reply reply = parsed(integers({500'000, 400'000, -1 - 900'000, 0, 7}));
+  const Reply reply = parsed(integers({100'000, 400'000, -1 - 900'000, 0, 7}));
   static_cast<void>(written(call, "sha", 10s));
   CHECK(call.answers(*reply)[0].decision == bucket->bucket().describe(500'000, 4, Verdict::ok));
   const SharedAnswer passed = call.answers(*reply)[1];
