@@ -19,6 +19,7 @@ from typing import Any
 
 sys.dont_write_bytecode = True  # a benchmark leaves no files in the sources
 
+import cluster_scenarios  # noqa: E402
 import fleet_scenarios  # noqa: E402
 import flood_scenarios  # noqa: E402
 import hot_key_scenarios  # noqa: E402
@@ -60,6 +61,11 @@ SCENARIOS = [
         "redis_tls_64x16",
         "the same load through an agent that reaches Redis over TLS: against one that does without",
         tls_scenarios.redis_tls_64x16,
+    ),
+    Scenario(
+        "redis_cluster_64x16",
+        "the same load on a Redis Cluster of 3 masters: the agent against one EVALSHA a request, sent to the right master",
+        cluster_scenarios.redis_cluster_64x16,
     ),
     Scenario(
         "hot_key_1_per_min",

@@ -6,9 +6,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import procfs
-import wire
 from decision import check_decision
 from load import Load, merged
 from servers import BenchError, Server, Stage
@@ -50,7 +50,14 @@ def wait_for_store(stage: Stage, agent: Server, limit: str = "bench") -> None:
             time.sleep(0.1)
 
 
-def measured(redis: wire.RedisClient, agent: Server, run: Callable[[], Load]) -> Slice:
+class Counted(Protocol):
+    """A Redis, or several, as far as it is measured."""
+
+    def cpu_seconds(self) -> float: ...
+    def script_calls(self) -> int: ...
+
+
+def measured(redis: Counted, agent: Server, run: Callable[[], Load]) -> Slice:
     redis_cpu, agent_cpu, scripts = redis.cpu_seconds(), procfs.cpu_seconds(agent.pid), redis.script_calls()
     load = run()
     return Slice(

@@ -132,8 +132,11 @@ class Stage:
 
     def redis_baseline(self, port: int, *options: str) -> Load:
         """Runs the one-call-per-request client against Redis to its end."""
-        command = [self._program("redis_baseline"), "--redis", f"127.0.0.1:{port}"]
-        return self._load_of(self._generator([*command, *options]))
+        return self._load_of(self.start_redis_baseline(port, *options))
+
+    def start_redis_baseline(self, port: int, *options: str) -> subprocess.Popen[str]:
+        """Starts it beside others; finish_load() reads its figures at its end."""
+        return self._generator([self._program("redis_baseline"), "--redis", f"127.0.0.1:{port}", *options])
 
     # How
 
