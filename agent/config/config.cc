@@ -304,8 +304,6 @@ LimitConfig read_limit(const Table& table, std::string name, const AgentConfig& 
   if (limit.is_host_wide && limit.lease.amount > 0) table.fail("lease", "is for limits that hosts share");
   limit.on_failure = read_policy(table);
   limit.local_share = read_local_share(table, limit.on_failure);
-  if (limit.split > 1 && limit.on_failure == FailurePolicy::local)
-    table.fail("split", "cannot stand beside on_failure = \"local\"");
   limit.deadline = table.duration("deadline").value_or(agent.deadline);
   limit.max_new_keys_per_second =
       table.integer("max_new_keys_per_second", 1, kMostNewKeysPerSecond).value_or(0);

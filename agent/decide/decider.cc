@@ -167,7 +167,7 @@ Outcome Decider::ask_rarely(const SubjectView& subject, const HashedKey& key, li
   }
   if (shares_ && limit.on_failure() == config::FailurePolicy::local) {
     debit_shares(subject, key, now);
-    if (const auto refusal = shares_->hold(question, now)) {
+    if (const auto refusal = hold_by_shares(question, now)) {
       return decided_now(limit, key, now,
                          [&] { return by_own_share(subject, *refusal, store_.shard_of(question), now); });
     }
@@ -235,7 +235,7 @@ void Decider::reset(std::string_view name, std::string_view key,
                                    .cost = 0,
                                    .parts = parts,
                                    .hash = (*limit)->hash_of(key).salted(salt)};
-    if (shares_) shares_->forget(question.hash);
+    if (shares_) forget_shares(question);
     store.reset(question, [done, progress, has_to_be = tag == counts_now](bool is_forgotten) {
       if (has_to_be && !is_forgotten) progress->is_forgotten = false;
       if (--progress->open > 0) return;

@@ -219,6 +219,14 @@ class Decider final : private store::AnswerSink, public stats::MetricSource {
   // By this host's share of the limit; none: it has none.
   std::optional<protocol::Decision> by_share(SubjectView subject, const HashedKey& key, std::size_t shard,
                                              SteadyTime now);
+  // What the shares say, of `fixed` agents if that is not 0: the key's, or of a limit in parts those of the
+  // parts that are out of reach. None: there is none.
+  std::optional<store::Answer> decide_by_shares(const store::Question& question, std::int64_t fixed,
+                                                std::size_t shard, SteadyTime now);
+  // Before the store is asked: what keys that are held have to pass. Of parts the first that lets it pass is
+  // the one to ask.
+  [[nodiscard]] std::optional<store::Answer> hold_by_shares(store::Question& question, SteadyTime now);
+  void forget_shares(const store::Question& question);
   protocol::Decision by_override(const Limit& limit, const Rule& rule);
   // Also what a limit in shadow would refuse.
   [[nodiscard]] static bool is_refusal(const protocol::Decision& decision) {

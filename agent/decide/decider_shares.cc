@@ -10,34 +10,100 @@ namespace allowd::decide {
 using limiter::Operation;
 using protocol::Source;
 
+namespace {
+
+// Of a limit in parts each has a share of its own; else there is one.
+std::uint32_t count_of_shares(const store::Question& question) {
+  return question.parts.empty() ? 1 : static_cast<std::uint32_t>(question.parts.size());
+}
+
+store::Question about_part(store::Question question, std::uint32_t turn) {
+  if (question.parts.empty()) return question;
+  question.first_part = turn;
+  question.definition = question.parts[question.part()].definition.get();
+  return question;
+}
+
+bool passes_sooner(const store::Answer& one, const std::optional<store::Answer>& other) {
+  if (!other || other->decision.retry_after == limiter::kNever) return true;
+  return one.decision.retry_after != limiter::kNever &&
+         one.decision.retry_after < other->decision.retry_after;
+}
+
+}  // namespace
+
 std::optional<protocol::Decision> Decider::by_share(SubjectView subject, const HashedKey& key,
                                                     std::size_t shard, SteadyTime now) {
-  const std::int64_t fixed = subject.limit->local_share();
-  const std::optional<std::int64_t> agents = fixed != 0 ? fixed : store_.agents(shard);
-  if (!agents) return std::nullopt;
   if (!shares_) shares_ = std::make_unique<LocalShares>(store_, max_shares_);
   store::Question question = question_about(subject, key);
   if (subject.is_about_overflow) {
     question.definition = subject.limit->overflow()->definition.get();
     question.limit_tag = subject.limit->overflow()->tag;
     question.key = {};
+    question.parts = {};
     question.hash = subject.limit->overflow()->hash;
   }
-  auto answer = shares_->decide(question, *agents, now);
+  auto answer = decide_by_shares(question, subject.limit->local_share(), shard, now);
   if (!answer) return std::nullopt;
   answer->by_overflow = answer->by_overflow || subject.is_about_overflow;
   return by_own_share(subject, *answer, shard, now);
 }
 
+std::optional<store::Answer> Decider::decide_by_shares(const store::Question& question, std::int64_t fixed,
+                                                       std::size_t shard, SteadyTime now) {
+  const std::uint32_t count = count_of_shares(question);
+  const auto shard_of = [&](std::uint32_t turn) {
+    return question.parts.empty() ? shard : store_.shard_of(about_part(question, turn));
+  };
+  const auto is_away = [&](std::uint32_t turn) {
+    return store_.next_probe_in(shard_of(turn), now) > limiter::Micros{1};
+  };
+  // The parts that answer have had their say. Where all do, one of them was late: this host's own stands in.
+  bool is_any_away = false;
+  for (std::uint32_t turn = 0; turn < count; ++turn) is_any_away = is_any_away || is_away(turn);
+  const bool asks_to_pass = question.operation == Operation::take && question.cost > 0;
+  std::optional<store::Answer> best;
+  for (std::uint32_t turn = 0; turn < count; ++turn) {
+    if (is_any_away ? !is_away(turn) : turn > 0) continue;
+    const std::optional<std::int64_t> agents = fixed != 0 ? fixed : store_.agents(shard_of(turn));
+    if (!agents) continue;
+    const auto answer = shares_->decide(about_part(question, turn), *agents, now);
+    if (!answer) continue;
+    if (!asks_to_pass || limiter::is_allowed(answer->decision)) return answer;
+    if (passes_sooner(*answer, best)) best = answer;
+  }
+  return best;
+}
+
+std::optional<store::Answer> Decider::hold_by_shares(store::Question& question, SteadyTime now) {
+  std::optional<store::Answer> refusal;
+  for (std::uint32_t turn = 0; turn < count_of_shares(question); ++turn) {
+    const auto answer = shares_->hold(about_part(question, turn), now);
+    if (!answer) {
+      question.first_part = turn;
+      return std::nullopt;
+    }
+    if (passes_sooner(*answer, refusal)) refusal = answer;
+  }
+  return refusal;
+}
+
+void Decider::forget_shares(const store::Question& question) {
+  for (std::uint32_t turn = 0; turn < count_of_shares(question); ++turn)
+    shares_->forget(about_part(question, turn).state_hash());
+}
+
 void Decider::debit_shares(SubjectView subject, const HashedKey& key, SteadyTime now) {
-  if (subject.limit->on_failure() != config::FailurePolicy::local) return;
+  if (subject.limit->on_failure() != config::FailurePolicy::local || shares_->is_empty()) return;
   store::Question own = question_about(subject, key);
-  debit_share(subject, own, now);
+  for (std::uint32_t turn = 0; turn < count_of_shares(own); ++turn)
+    debit_share(subject, about_part(own, turn), now);
   const store::Overflow* overflow = subject.limit->overflow();
   if (overflow == nullptr || overflow->budget == nullptr) return;
   own.definition = overflow->definition.get();
   own.limit_tag = overflow->tag;
   own.key = {};
+  own.parts = {};
   own.hash = overflow->hash;
   debit_share(subject, own, now);
 }
@@ -79,10 +145,15 @@ Decider::Fate Decider::settle_share(const Open& open, const store::Answer& answe
   const bool has_charged = charges && !answer.by_overflow && answer.decision.verdict == limiter::Verdict::ok;
   if (!is_shared || !has_charged) return open.fate;
   const SubjectView subject(open.limit, open.rule, open.operation, open.cost);
-  // Else it would be debited beside that, or given back and debited.
-  const bool is_paid = shares_->take_as_paid(question_about(subject, {open.key, open.hash}), open.asked_at,
-                                             open.fate == Fate::allowed_meanwhile, now);
-  return is_paid ? Fate::allowed_meanwhile : open.fate;
+  // Else it would be debited beside that, or given back and debited. Of parts nobody knows which one it was;
+  // together they owe so much less all the same.
+  const store::Question question = question_about(subject, {open.key, open.hash});
+  const bool in_part = open.fate == Fate::allowed_meanwhile && question.parts.empty();
+  for (std::uint32_t turn = 0; turn < count_of_shares(question); ++turn) {
+    if (shares_->take_as_paid(about_part(question, turn), open.asked_at, in_part, now))
+      return Fate::allowed_meanwhile;
+  }
+  return open.fate;
 }
 
 }  // namespace allowd::decide

@@ -113,7 +113,7 @@ std::optional<store::Answer> LocalShares::decide(const store::Question& question
   if (!share) return std::nullopt;
   sweep(now);
   ++decisions_total_;
-  store::KeyHash hash = question.hash;
+  store::KeyHash hash = question.state_hash();
   auto found = entries_.find(hash);
   if (found != entries_.end()) {
     adopt(found->second, share, at(now));
@@ -161,7 +161,7 @@ LocalShares::OpenDebit LocalShares::owed(const Entry& entry, const store::KeyHas
 
 std::optional<LocalShares::Debit> LocalShares::begin_debit(const store::Question& question, SteadyTime now) {
   sweep(now);
-  const store::KeyHash hash = question.hash;
+  const store::KeyHash hash = question.state_hash();
   const auto found = entries_.find(hash);
   if (found == entries_.end() || found->second.debit != 0) return std::nullopt;
   Entry& entry = found->second;
@@ -237,7 +237,7 @@ limiter::Decision LocalShares::refuse(const Entry& entry, const store::Question&
 std::optional<store::Answer> LocalShares::hold(const store::Question& question, SteadyTime now) {
   if (!is_held(question, now) || question.definition->is_shadow() || question.cost == 0) return std::nullopt;
   if (question.operation != Operation::take && question.operation != Operation::peek) return std::nullopt;
-  Entry& entry = entries_.find(question.hash)->second;
+  Entry& entry = entries_.find(question.state_hash())->second;
   if (entry.share->tiers().size() != question.definition->tiers().size()) return std::nullopt;  // a reload
   advance(entry, at(now));
   if (entry.is_in_debt && store_.next_probe_in(store_.shard_of(question), now) <= limiter::Micros{1}) {
@@ -263,17 +263,17 @@ std::optional<store::Answer> LocalShares::hold(const store::Question& question, 
 }
 
 bool LocalShares::is_held(const store::Question& question, SteadyTime now) const {
-  const auto found = entries_.find(question.hash);
+  const auto found = entries_.find(question.state_hash());
   return found != entries_.end() && (now < found->second.held_until || found->second.is_in_debt);
 }
 
 bool LocalShares::take_as_paid(const store::Question& question, SteadyTime asked_at, bool in_part,
                                SteadyTime now) {
-  const auto found = entries_.find(question.hash);
+  const auto found = entries_.find(question.state_hash());
   if (found == entries_.end() || found->second.debit != 0) return false;
   Entry& entry = found->second;
   advance(entry, at(now));
-  if (owed(entry, question.hash).most < question.cost) return false;
+  if (owed(entry, question.state_hash()).most < question.cost) return false;
   const auto units_back = [&](std::size_t tier) {
     const limiter::TokenBucket& bucket = bucket_of(*entry.share, tier);
     const limiter::Wide back = limiter::Wide{(now - asked_at) / bucket.tick()} * bucket.refill();

@@ -18,6 +18,8 @@
 // Bound      `max_keys`, at most kMostKeys. Beyond, new keys of a limit decide on one share that they have in
 //            common, which nobody is debited for. A key leaves once its share is full, or debited and
 //            no longer held.
+// Parts      Of a limit in parts each part has a share of its own: a question is about the one that it asks
+//            first, and its definition is that part's.
 //
 // Threads    One.
 // Units      Whole permits; the host's monotonic clock.

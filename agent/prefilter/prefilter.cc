@@ -60,12 +60,7 @@ Prefilter::Prefilter(store::SharedStore& store, const Options& options)
 
 std::size_t Prefilter::shard_of(const store::Question& question) const {
   if (times_.size() == 1) return 0;
-  if (!question.parts.empty()) {
-    Waiter waiter;
-    waiter.parts = question.parts;
-    waiter.hash = question.hash;
-    return store_.shard_of(question.limit_tag, question.key, part_at(waiter, 0));
-  }
+  if (!question.parts.empty()) return store_.shard_of(question.limit_tag, question.key, question.part());
   const KnownKey* key = keys_.find(question.hash);
   return key != nullptr ? key->shard : store_.shard_of(question.limit_tag, question.key);
 }

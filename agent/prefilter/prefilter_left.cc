@@ -17,7 +17,7 @@ std::optional<std::uint32_t> Prefilter::most_agents() const {
 
 store::KnownLeft Prefilter::known_left(const store::Question& question, SteadyTime now) {
   store::KnownLeft left{};
-  const KnownKey* key = keys_.find(question.hash);
+  const KnownKey* key = keys_.find(question.state_hash());
   if (key == nullptr || key->definition != question.definition->digest()) return left;
   static_cast<void>(time_of(key->shard, now));
   const SeenTime& seen = times_[key->shard];

@@ -10,19 +10,22 @@ using limiter::Operation;
 using store::Answer;
 
 std::size_t Prefilter::part_at(const Waiter& waiter, std::size_t turn) {
-  // Hosts, whose secrets differ, begin at different parts, each always at the same one.
-  return (waiter.hash.high + turn) % waiter.parts.size();
+  store::Question question;
+  question.parts = waiter.parts;
+  question.first_part = static_cast<std::uint32_t>(turn);
+  question.hash = waiter.hash;
+  return question.part();
 }
 
 store::KeyHash Prefilter::hash_in_part(const store::KeyHash& key, std::size_t part) {
-  constexpr std::uint64_t kFarApart = 0x9e3779b97f4a7c15;  // odd: no two parts have one salt
-  return key.salted((part + 1) * kFarApart);
+  return store::Question::hash_in_part(key, part);
 }
 
 Answer Prefilter::ask_in_parts(const store::Question& question, SteadyTime now) {
-  const Waiter waiter{question.ticket, question.cost,      question.deadline, nullptr, question.operation, 0,
-                      question.parts,  question.limit_tag, question.hash};
-  const bool is_known = keys_.find(hash_in_part(question.hash, part_at(waiter, 0))) != nullptr;
+  const Waiter waiter{
+      question.ticket,    question.cost, question.deadline,  nullptr, question.operation, 0, question.parts,
+      question.limit_tag, question.hash, question.first_part};
+  const bool is_known = keys_.find(question.state_hash()) != nullptr;
   if (!is_known && !question.is_admitted(now)) return ask_overflow(question, now);
   return ask_parts(waiter, question.key, now);
 }

@@ -71,8 +71,18 @@ struct Question {
   const Overflow* overflow = nullptr;  // null: without room, keys share the state of `definition`
   bool is_about_overflow = false;      // rather than about the key
   std::span<const Part> parts = {};    // a shared store asks these in place of the definition, largest first
+  std::uint32_t first_part = 0;        // the one that is asked first, counted from this host's own
   // Stands for tag and key. Who lets strangers choose them makes it under a secret.
   KeyHash hash = hash_openly(limit_tag, key);
+
+  // Of a limit in parts which one is asked first, and what stands for the key there. Hosts, whose secrets
+  // differ, have different ones of their own, each always the same one for a key.
+  [[nodiscard]] std::size_t part() const { return (hash.high + first_part) % parts.size(); }
+  [[nodiscard]] KeyHash state_hash() const { return parts.empty() ? hash : hash_in_part(hash, part()); }
+  [[nodiscard]] static KeyHash hash_in_part(const KeyHash& key, std::size_t part) {
+    constexpr std::uint64_t kFarApart = 0x9e3779b97f4a7c15;  // odd: no two parts have one salt
+    return key.salted((part + 1) * kFarApart);
+  }
 
   // Whether a store that does not know the key would keep it from now on.
   [[nodiscard]] bool makes_known() const {

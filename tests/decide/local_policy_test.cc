@@ -49,6 +49,10 @@ const char* const kConfig = R"(
   on_failure = "local"
   max_new_keys_per_second = 1
   overflow = { rate = "6/h" }
+  [limits.parted]
+  rate = "10/h"
+  split = 2
+  on_failure = "local"
 )";
 
 struct FakeAsker final : Asker {
@@ -303,6 +307,57 @@ TEST_CASE("policy local: an allow_many that is refused gives back what the share
   REQUIRE(many.start(items, true, scene.now) == Kind::decided);
   CHECK_FALSE(many.decisions()[1].allowed);
   CHECK(scene.ask("api", 0, Operation::take, "a").remaining == 5);
+}
+
+TEST_CASE("policy local: each part of a limit has a share of its own, and is charged for it") {
+  Scene scene;
+  // Of two agents, of five permits each: two.
+  for (const int left : {1, 0, 1, 0}) {
+    const Decision decision = scene.ask("parted");
+    CHECK(decision.verdict == Verdict::ok);
+    CHECK(decision.limit == 2);
+    CHECK(decision.remaining == static_cast<std::uint64_t>(left));
+  }
+  CHECK(scene.ask("parted").verdict == Verdict::limited);
+  CHECK(scene.ask("parted", 3).verdict == Verdict::limited);
+  scene.come_back();
+  // Both are held: nothing is asked but what both owe.
+  CHECK(scene.ask("parted").verdict == Verdict::limited);
+  REQUIRE(scene.fake.asked.size() == 2);
+  std::vector<std::uint32_t> parts;
+  for (const FakeStore::Asked& debit : scene.fake.asked) {
+    CHECK(debit.operation == Operation::force);
+    CHECK(debit.cost == 2);
+    CHECK(debit.definition->bucket().burst() == 5);
+    parts.push_back(debit.first_part);
+    scene.fake.grant(debit, scene.now);
+  }
+  CHECK(parts == std::vector<std::uint32_t>{0, 1});
+  // No longer held.
+  scene.now += 4s;
+  scene.fake.asked.clear();
+  scene.post("parted");
+  REQUIRE(scene.fake.asked.size() == 1);
+  CHECK(scene.fake.asked[0].operation == Operation::take);
+}
+
+TEST_CASE("policy local: while some parts answer, only those decide here that do not") {
+  Scene scene;
+  scene.fake.probe_in_of[1] = 1us;  // the shard of this host's own part
+  CHECK(scene.ask("parted").verdict == Verdict::ok);
+  CHECK(scene.ask("parted").verdict == Verdict::ok);
+  CHECK(scene.ask("parted").verdict == Verdict::limited);
+  // Now all do, and yet were late.
+  scene.fake.probe_in_of[2] = 1us;
+  CHECK(scene.ask("parted").verdict == Verdict::ok);
+}
+
+TEST_CASE("policy local: a reset forgets the shares of all parts") {
+  Scene scene;
+  for (int i = 0; i < 4; ++i) CHECK(scene.ask("parted").verdict == Verdict::ok);
+  scene.decider->reset("parted", "k", [](const Failure&) {});
+  for (int i = 0; i < 4; ++i) CHECK(scene.ask("parted").verdict == Verdict::ok);
+  CHECK(scene.ask("parted").verdict == Verdict::limited);
 }
 
 }  // namespace

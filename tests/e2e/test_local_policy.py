@@ -87,6 +87,12 @@ local_share = 4
 [limits.login]
 tiers = [ { name = "burst", rate = "20/10d" }, { name = "day", rate = "200/day", algorithm = "fixed_window" } ]
 on_failure = "local"
+
+[limits.parted]
+rate = "2/10d"
+burst = 100
+split = 2
+on_failure = "local"
 """
 
 
@@ -193,6 +199,22 @@ def test_a_share_by_hand_and_tiers(rack: Rack, make_redis: MakeRedis) -> None:
     assert agent.peek("fixed", "k").remaining == 36
     assert agent.allow("login", "k").verdict == "limited"
     wait_until(lambda: agent.metric("local_share_debited_permits_total") == 4 + 15, "both are debited")
+
+
+def test_each_part_of_a_limit_is_enforced_and_charged_by_itself(rack: Rack, make_redis: MakeRedis) -> None:
+    redis = keeping_its_data(make_redis)
+    agent = start(rack, redis)
+    assert agent.allow("parted", "k", 40)[:3] == (True, 50, 10)
+    lose(agent, redis)
+    assert agent.allow("parted", "k", 10)[:3] == (True, 50, 0), "what is left of the part that it prefers"
+    assert agent.allow("parted", "k", 45)[:3] == (True, 50, 5), "the other one, of which nothing is known here"
+    assert agent.allow("parted", "k", 10).verdict == "limited"
+    redis.start()
+    wait_until_back(agent)
+    assert agent.allow("parted", "k", 6).verdict == "limited", "both have paid"
+    assert sorted(redis.bucket(key).permits_used for key in redis.keys()) == [45, 50]
+    assert agent.allow("parted", "k", 5)[:7:6] == (True, "store")
+    assert agent.metric("local_share_debited_permits_total") == 55
 
 
 def test_an_agent_that_never_saw_redis_denies_unless_its_share_is_given(rack: Rack, make_redis: MakeRedis) -> None:

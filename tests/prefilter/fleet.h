@@ -109,6 +109,7 @@ class Fleet {
                                    nullptr,
                                    false,
                                    parts_,
+                                   0,
                                    host.hash};
     const store::Answer answer = host.prefilter.ask(question, now_);
     if (answer.status == store::Answer::Status::promised) {

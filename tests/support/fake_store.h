@@ -28,6 +28,7 @@ class FakeStore final : public store::Store {
     std::uint64_t ticket;
     store::SteadyTime at;
     store::KeyHash hash;
+    std::uint32_t first_part = 0;
   };
 
   Mode mode = Mode::later;
@@ -65,7 +66,7 @@ class FakeStore final : public store::Store {
   store::Answer ask(const store::Question& question, store::SteadyTime now) override {
     asked.push_back({question.operation, question.definition->shared_from_this(),
                      std::string(question.limit_tag), std::string(question.key), question.cost,
-                     question.ticket, now, question.hash});
+                     question.ticket, now, question.hash, question.first_part});
     if (mode == Mode::fail) return {};
     if (mode == Mode::later && !local) return {store::Answer::Status::promised, false, {}};
     const bool fits = question.cost <= question.definition->bucket().burst();
@@ -82,7 +83,8 @@ class FakeStore final : public store::Store {
                        question.cost,
                        question.ticket,
                        {},
-                       question.hash});
+                       question.hash,
+                       question.first_part});
     }
     return true;
   }
@@ -95,8 +97,10 @@ class FakeStore final : public store::Store {
   std::string_view name() const override { return "fake"; }
   bool is_local() const override { return local; }
   bool is_available() const override { return available; }
-  // A shard for every length of key.
-  std::size_t shard_of(const store::Question& question) const override { return question.key.size(); }
+  // A shard for every length of key, and parts in those behind it.
+  std::size_t shard_of(const store::Question& question) const override {
+    return question.key.size() + question.first_part;
+  }
   limiter::Micros next_probe_in(std::size_t shard, store::SteadyTime) const override {
     const auto found = probe_in_of.find(shard);
     return found == probe_in_of.end() ? probe_in : found->second;
