@@ -130,6 +130,17 @@ class RedisCluster:
     def owner(self, key: bytes) -> RedisServer:
         return self.owners()[self.slot(key)]
 
+    def replica_of(self, master: RedisServer) -> RedisServer:
+        """It may just have heard of its master."""
+        found: list[RedisServer] = []
+
+        def is_found() -> bool:
+            found.extend(server for server in self.replicas if server.call("ROLE")[2] == master.port)
+            return bool(found)
+
+        wait_until(is_found, "somebody follows the master", 20)
+        return found[0]
+
     def slot(self, key: bytes) -> int:
         running = next(server for server in self.servers if server.is_running())
         return int(running.call("CLUSTER", "KEYSLOT", key))
