@@ -144,3 +144,25 @@ class FakeRedis:
                 peer.socket.shutdown(socket.SHUT_RDWR)
             except OSError:
                 pass
+
+
+class FakeSentinel(FakeRedis):
+    """Names that port as the master's, whatever is there."""
+
+    def __init__(self, named: int) -> None:
+        self.named = named
+        super().__init__(self._tell)
+
+    @property
+    def config(self) -> str:
+        nodes = f'nodes = [ "redis://127.0.0.1:{self.port}" ]'
+        return f'sentinel = {{ master = "main", {nodes} }}\nreconnect_max = "250ms"'
+
+    def _tell(self, peer: Peer) -> None:
+        while True:
+            command = peer.read_command()
+            if command[0] == b"SENTINEL":
+                port = str(self.named).encode()
+                peer.send(b"*2\r\n$9\r\n127.0.0.1\r\n$%d\r\n%s\r\n" % (len(port), port))
+            else:
+                peer.send(honest_answer(command))

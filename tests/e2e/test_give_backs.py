@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from daemon import Agent, Rack
-from fake_redis import FakeRedis, Peer, honest_answer, integers
+from fake_redis import FakeRedis, FakeSentinel, Peer, honest_answer, integers
 from processes import wait_until
 from redis_server import RedisServer
 
@@ -48,27 +48,15 @@ def test_a_master_that_took_anothers_place_is_given_nothing_back(rack: Rack, mak
     former, latter = make_redis(), make_redis()
     former.start()
     latter.start()
-    named = former
-
-    def serve(peer: Peer) -> None:
-        while True:
-            command = peer.read_command()
-            if command[0] == b"SENTINEL":
-                port = str(named.port).encode()
-                peer.send(b"*2\r\n$9\r\n127.0.0.1\r\n$%d\r\n%s\r\n" % (len(port), port))
-            else:
-                peer.send(honest_answer(command))
-
-    with FakeRedis(serve) as sentinel:
-        nodes = f'sentinel = {{ master = "main", nodes = [ "redis://127.0.0.1:{sentinel.port}" ] }}'
-        agent = start(rack, nodes + '\nreconnect_max = "250ms"')
+    with FakeSentinel(former.port) as sentinel:
+        agent = start(rack, sentinel.config)
         assert agent.allow("hasty", "k", 2).remaining == 3
         key = former.only_key()
         latter.call("RESTORE", key, former.call("PTTL", key), former.call("DUMP", key))
         former.pause()
         try:
             assert agent.allow("hasty", "k").verdict == "unavailable", "it is asked, and answers when it is woken"
-            named = latter
+            sentinel.named = latter.port
             wait_until(lambda: agent.peek("hasty", "k").source == "store", "the other one is asked")
         finally:
             former.resume()

@@ -10,7 +10,7 @@ from contextlib import ExitStack
 import pytest
 
 from daemon import ASK_ALWAYS, Agent, Rack
-from fake_redis import FakeRedis, Peer, honest_answer
+from fake_redis import FakeSentinel
 from load import Load, Result
 from processes import wait_until
 from redis_sentinel import MASTER, SentinelTrio
@@ -136,22 +136,10 @@ def test_what_a_sentinel_takes_for_a_master_must_say_so_itself(
     master.start()
     replica = make_redis("--replicaof", "127.0.0.1", str(master.port))
     replica.start()
-    named = replica
-
-    def serve(peer: Peer) -> None:
-        while True:
-            command = peer.read_command()
-            if command[0] == b"SENTINEL":
-                port = str(named.port).encode()
-                peer.send(b"*2\r\n$9\r\n127.0.0.1\r\n$%d\r\n%s\r\n" % (len(port), port))
-            else:
-                peer.send(honest_answer(command))
-
-    with FakeRedis(serve) as sentinel:
-        nodes = f'sentinel = {{ master = "main", nodes = [ "redis://127.0.0.1:{sentinel.port}" ] }}'
-        agent = rack.start(LIMITS, agent=AGENT, redis=nodes + '\nreconnect_max = "250ms"' + ASK_ALWAYS)
+    with FakeSentinel(replica.port) as sentinel:
+        agent = rack.start(LIMITS, agent=AGENT, redis=sentinel.config + ASK_ALWAYS)
         wait_until(lambda: "it is not a master" in agent.log(), "it is logged")
         assert agent.allow("strict", "k").source == "fallback"
-        named = master
+        sentinel.named = master.port
         wait_until(lambda: agent.allow("strict", "k").source == "store", "the store answers")
         agent.stop()
