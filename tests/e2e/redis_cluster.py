@@ -7,8 +7,10 @@ Ownership  A RedisCluster owns its servers. close() ends exactly their processes
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from processes import wait_until
@@ -220,3 +222,15 @@ def is_well(server: RedisServer) -> bool:
         return role(server) == "master" or rest[2] == b"connected"
     except (OSError, RedisError):
         return False
+
+
+@contextmanager
+def running_cluster(masters: int, replicas: int = 0, *options: str) -> Iterator[RedisCluster]:
+    """One that is whole, in a directory of its own."""
+    with TemporaryDirectory(prefix="allowd-e2e-") as directory:
+        cluster = RedisCluster(Path(directory), masters, replicas, *options)
+        try:
+            cluster.start()
+            yield cluster
+        finally:
+            cluster.close()

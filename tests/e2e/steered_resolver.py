@@ -7,29 +7,23 @@ Ownership  The directory is the caller's; nothing else is left behind.
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
 from pathlib import Path
+
+from preload import Preload
 
 _SOURCE = Path(__file__).with_name("steered_resolver.c")
 
 
 class SteeredResolver:
     def __init__(self, directory: Path) -> None:
-        compiler = shutil.which(os.environ.get("CC") or "cc")
-        assert compiler, "a C compiler is needed to build the resolver"
-        self._library = directory / "steered_resolver.so"
+        self._preload = Preload(directory, _SOURCE)
         self._orders = directory / "resolver"
-        command = [compiler, "-shared", "-fPIC", "-O1", "-o", self._library, _SOURCE, "-ldl"]
-        subprocess.run(command, check=True, timeout=60)
 
     @property
     def environment(self) -> dict[str, str]:
         return {
-            "LD_PRELOAD": str(self._library),
+            **self._preload.environment,
             "STEERED_RESOLVER": str(self._orders),
-            "ASAN_OPTIONS": "detect_leaks=0:abort_on_error=0:verify_asan_link_order=0",
         }
 
     def answer(self, *addresses: str) -> None:

@@ -3,12 +3,9 @@
 
 from __future__ import annotations
 
-import itertools
-import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -18,8 +15,9 @@ from certificates import Authority
 from daemon import Agent, Rack
 from fake_redis import FakeRedis, Peer, honest_answer
 from processes import wait_until
-from redis_cluster import RedisCluster, is_well
+from redis_cluster import RedisCluster, is_well, running_cluster
 from redis_server import free_port
+from relay import Relay
 from slow_files import SlowFile
 
 METRICS = ("redis_cluster_map_refreshes_total", "redis_cluster_keeper_questions_total")
@@ -34,26 +32,16 @@ deadline = "5s"
 @pytest.fixture
 def single() -> Iterator[RedisCluster]:
     """A Cluster of one node."""
-    with TemporaryDirectory(prefix="allowd-e2e-") as directory:
-        cluster = RedisCluster(Path(directory), 1)
-        try:
-            cluster.start()
-            yield cluster
-        finally:
-            cluster.close()
+    with running_cluster(1) as cluster:
+        yield cluster
 
 
 @pytest.fixture
 def cluster() -> Iterator[RedisCluster]:
     """Three masters, the first of which has a replica."""
-    with TemporaryDirectory(prefix="allowd-e2e-") as directory:
-        # What one master keeps is then no concern of the others while it is dead.
-        cluster = RedisCluster(Path(directory), 3, 1, "--cluster-require-full-coverage", "no")
-        try:
-            cluster.start()
-            yield cluster
-        finally:
-            cluster.close()
+    # What one master keeps is then no concern of the others while it is dead.
+    with running_cluster(3, 1, "--cluster-require-full-coverage", "no") as cluster:
+        yield cluster
 
 
 def start(rack: Rack, redis: str, limits: str = LIMITS) -> Agent:
@@ -205,55 +193,9 @@ def test_certificates_that_take_long_to_read_cost_the_server_no_patience(
     assert slow.opened == opened, "what has not changed is not read again"
 
 
-class LateServer:
-    """Stands before a server and hands its first bytes on some time after they came."""
-
-    def __init__(self, port: int, delay: float) -> None:
-        self._target = port
-        self._delay = delay
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self._sockets = [self._listener]
-        self.port = int(self._listener.getsockname()[1])
-        self._threads = [threading.Thread(target=self._accept)]
-        self._threads[0].start()
-
-    def close(self) -> None:
-        for index in itertools.count():  # who accepts may add some yet
-            if index == len(self._threads):
-                break
-            for connection in self._sockets:
-                with suppress(OSError):
-                    connection.shutdown(socket.SHUT_RDWR)
-            self._threads[index].join()
-        for connection in self._sockets:
-            connection.close()
-
-    def _accept(self) -> None:
-        with suppress(OSError):
-            while True:
-                client, _ = self._listener.accept()
-                self._sockets.append(client)
-                server = socket.create_connection(("127.0.0.1", self._target))
-                self._sockets.append(server)
-                for source, sink, delay in ((client, server, 0.0), (server, client, self._delay)):
-                    self._threads.append(threading.Thread(target=self._hand_on, args=(source, sink, delay)))
-                    self._threads[-1].start()
-
-    @staticmethod
-    def _hand_on(source: socket.socket, sink: socket.socket, delay: float) -> None:
-        with suppress(OSError):
-            while data := source.recv(65536):
-                time.sleep(delay)
-                delay = 0
-                sink.sendall(data)
-            sink.shutdown(socket.SHUT_WR)
-
-
 def test_a_slow_handshake_is_waited_for(rack: Rack, secured: Secured) -> None:
-    late = LateServer(secured.port, 0.7)
-    try:
-        agent = start(rack, secured.config(late.port))
+    with Relay(secured.port) as relay:
+        relay.first_delay = 0.7
+        agent = start(rack, secured.config(relay.port))
         assert agent.allow("few", "k").source == "store"
         assert agent.metric("redis_cluster_map_failures_total") == 0
-    finally:
-        late.close()

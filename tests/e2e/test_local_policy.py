@@ -3,74 +3,17 @@
 
 from __future__ import annotations
 
-import socket
-import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
 
 import local_outage
 from daemon import ASK_ALWAYS, Agent, Rack
 from processes import wait_until
 from redis_server import RedisServer
+from relay import Relay
 
 MakeRedis = Callable[..., RedisServer]
 
-
-class Gate:
-    """A way to a server that can be shut."""
-
-    def __init__(self, port: int) -> None:
-        self._target = port
-        self._is_open = True
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self._sockets = [self._listener]
-        self.port = int(self._listener.getsockname()[1])
-        self._threads = [threading.Thread(target=self._accept)]
-        self._threads[0].start()
-
-    def shut(self) -> None:
-        self._is_open = False
-        for connection in self._sockets[1:]:
-            with suppress(OSError):
-                connection.shutdown(socket.SHUT_RDWR)
-
-    def open(self) -> None:
-        self._is_open = True
-
-    def close(self) -> None:
-        self._is_open = False
-        with suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
-        self._threads[0].join()
-        self.shut()
-        for thread in self._threads:
-            thread.join()
-        for connection in self._sockets:
-            connection.close()
-
-    def _accept(self) -> None:
-        with suppress(OSError):
-            while True:
-                client, _ = self._listener.accept()
-                self._sockets.append(client)
-                if not self._is_open:
-                    client.shutdown(socket.SHUT_RDWR)
-                    continue
-                server = socket.create_connection(("127.0.0.1", self._target))
-                self._sockets.append(server)
-                for source, sink in ((client, server), (server, client)):
-                    self._threads.append(threading.Thread(target=self._hand_on, args=(source, sink)))
-                    self._threads[-1].start()
-
-    @staticmethod
-    def _hand_on(source: socket.socket, sink: socket.socket) -> None:
-        with suppress(OSError):
-            while data := source.recv(65536):
-                sink.sendall(data)
-            sink.shutdown(socket.SHUT_WR)
-
-# Refills so slowly that no test sees a permit come back.
 LIMITS = """
 [limits.api]
 rate = "1/10d"
@@ -153,19 +96,18 @@ burst = 100
 on_failure = "local"
 local_share = 2
 """
-    gate = Gate(redis.port)
-    try:
+    with Relay(redis.port) as relay:
         early = rack.start(limits, agent='deadline = "200ms"', redis=redis.config())
-        late_config = f'url = "redis://127.0.0.1:{gate.port}"\nreconnect_max = "250ms"'
+        late_config = f'url = "redis://127.0.0.1:{relay.port}"\nreconnect_max = "250ms"'
         late = rack.start(limits, agent='deadline = "200ms"', redis=late_config)
         for agent in (early, late):
             agent.wait_for_redis()
-        gate.shut()
+        relay.shut()
         wait_until(lambda: late.ask("info")["degraded"], "it has noticed")
         assert late.allow("api", "k", 50).source == "fallback", "all of its share"
         # Nothing is left when it comes back, as the others are held no longer.
         assert early.allow("api", "k", 100).source == "store"
-        gate.open()
+        relay.open()
         wait_until(lambda: not late.ask("info")["degraded"], "it has found its Redis")
         began = time.monotonic()
         with late.connect() as client:
@@ -178,8 +120,6 @@ local_share = 2
         print(f"paid {debited:g} permits within {waited:.2f} s")
         assert waited > 0.8, "it has paid before anything passed"
         assert late.metric("local_share_debits_short_total") >= 1
-    finally:
-        gate.close()
 
 
 def test_a_share_by_hand_and_tiers(rack: Rack, make_redis: MakeRedis) -> None:

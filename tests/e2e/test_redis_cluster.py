@@ -8,16 +8,14 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import pytest
 
 from certificates import Authority
 from daemon import ASK_ALWAYS, Agent, Rack
 from processes import wait_until
-from redis_cluster import RedisCluster, is_well, role
+from redis_cluster import RedisCluster, is_well, role, running_cluster
 from redis_server import RedisServer, free_port
 from rpc import Decision
 
@@ -60,12 +58,8 @@ deadline = "50ms"
 
 @pytest.fixture(scope="module")
 def running() -> Iterator[RedisCluster]:
-    with ExitStack() as cleanup:
-        directory = Path(cleanup.enter_context(TemporaryDirectory(prefix="allowd-e2e-")))
-        # What one master keeps is then no concern of the others while it is dead.
-        cluster = RedisCluster(directory, 3, 3, "--cluster-require-full-coverage", "no")
-        cleanup.callback(cluster.close)
-        cluster.start()
+    # What one master keeps is then no concern of the others while it is dead.
+    with running_cluster(3, 3, "--cluster-require-full-coverage", "no") as cluster:
         yield cluster
 
 
@@ -82,15 +76,10 @@ def cluster(running: RedisCluster) -> Iterator[RedisCluster]:
 
 
 @pytest.fixture
-def single(tmp_path: Path) -> Iterator[RedisCluster]:
+def single() -> Iterator[RedisCluster]:
     """A Cluster of one node."""
-    with TemporaryDirectory(prefix="allowd-e2e-") as directory:
-        cluster = RedisCluster(Path(directory), 1)
-        try:
-            cluster.start()
-            yield cluster
-        finally:
-            cluster.close()
+    with running_cluster(1) as cluster:
+        yield cluster
 
 
 def start(rack: Rack, redis: str, limits: str = LIMITS) -> Agent:

@@ -10,10 +10,10 @@ import re
 from collections.abc import Callable
 
 from daemon import ASK_ALWAYS, Agent, Rack
-from delaying_proxy import DelayingProxy
 from hurried_time import hurried, seconds_of
 from processes import wait_until
 from redis_server import RedisServer
+from relay import Relay
 
 LIMITS = """
 [limits.strict]
@@ -62,11 +62,11 @@ def test_a_server_that_evicts_nothing_is_not_warned_of(rack: Rack, redis: RedisS
 
 
 def test_a_server_whose_answers_take_over_half_of_the_deadline_is_warned_of(rack: Rack, redis: RedisServer) -> None:
-    with DelayingProxy(redis.port) as proxy:
+    with Relay(redis.port) as relay:
         # For it a deadline is 100 ms of ours.
-        url = f'url = "redis://127.0.0.1:{proxy.port}"\nreconnect_max = "250ms"'
+        url = f'url = "redis://127.0.0.1:{relay.port}"\nreconnect_max = "250ms"'
         agent = start(rack, url, times=4, deadline="400ms")
-        proxy.delay = 0.07
+        relay.delay = 0.07
         warning = re.compile(r"(\d+) of (\d+) answers of the last minute took longer than 200000 us, half of agent")
 
         def has_warned() -> bool:
