@@ -6,14 +6,14 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import wire
-from load import Load, alternate, merged, middle_ratio
-from redis_sides import Side, check_sources, measured, together, wait_for_store
-from scenario import Figure, Options, Result, column, say_round
+from load import Load, merged
+from redis_scenarios import against_baseline
+from redis_sides import wait_for_store
+from scenario import Options, Result
 from servers import BenchError, Stage, free_port
 
 _LIMIT = '[limits.bench]\nrate = "1000000/s"\nburst = 1000000'
@@ -21,7 +21,6 @@ _MASTERS = 3
 _SLOTS = 16_384
 _CONNECTIONS, _KEYS = 64, 10_000
 _LOAD = ("--connections", str(_CONNECTIONS), "--depth", "16", "--keys", str(_KEYS))
-_SLICES = 4
 _READY_SECONDS = 30.0
 
 
@@ -98,48 +97,9 @@ def _ask_masters(stage: Stage, cluster: _Cluster, prefixes: Sequence[str], *opti
 
 
 def redis_cluster_64x16(options: Options) -> Result:
-    rounds: list[dict[str, Any]] = []
     with Stage(options.bin_directory) as stage, ExitStack() as cleanup:
         cluster = _Cluster(stage, cleanup)
-        prefixes = cluster.prefixes()
         agent = stage.start_agent(_LIMIT, redis_lines=cluster.lines)
         wait_for_store(stage, agent)
-        ask_masters = partial(_ask_masters, stage, cluster, prefixes)
-        ask_agent = partial(stage.load, agent, *_LOAD)
-        ask_masters("--count", "10000")
-        ask_agent("--count", "20000")
-        slice_options = ("--seconds", str(options.seconds / _SLICES), "--warmup", "0.1")
-        run = partial(measured, cluster, agent)
-        for number in range(1, options.rounds + 1):
-            baseline_slices, agent_slices = alternate(
-                _SLICES,
-                partial(run, partial(ask_masters, *slice_options)),
-                partial(run, partial(ask_agent, *slice_options)),
-            )
-            baseline, through_agent = together(baseline_slices), together(agent_slices)
-            check_sources(through_agent.load)
-            say_round(number, _describe("baseline", baseline), _describe("agent", through_agent))
-            baseline_loads, agent_loads = [part.load for part in baseline_slices], [part.load for part in agent_slices]
-            rounds.append(
-                {
-                    "baseline": asdict(baseline),
-                    "agent": asdict(through_agent),
-                    "rate_ratio": middle_ratio(agent_loads, baseline_loads, "rate"),
-                    "redis_cpu_ratio": baseline.redis_cpu_us / through_agent.redis_cpu_us,
-                    "agent_cpu_us": through_agent.agent_cpu_us,
-                    "scripts": through_agent.scripts,
-                }
-            )
-    return Result(
-        [
-            Figure("agent's decisions per second / baseline's", column(rounds, "rate_ratio")),
-            Figure("Redis CPU per decision, baseline / agent", column(rounds, "redis_cpu_ratio")),
-            Figure("agent's CPU per query, us", column(rounds, "agent_cpu_us")),
-            Figure("scripts run per decision through the agent", column(rounds, "scripts"), digits=3),
-        ],
-        rounds,
-    )
-
-
-def _describe(name: str, side: Side) -> str:
-    return f"{name} {side.load.rate:,.0f}/s, p50 {side.load.p50_us:,.0f}, Redis CPU {side.redis_cpu_us:.2f} us"
+        ask_masters = partial(_ask_masters, stage, cluster, cluster.prefixes())
+        return against_baseline(options, cluster, agent, ask_masters, partial(stage.load, agent, *_LOAD))

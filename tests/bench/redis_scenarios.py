@@ -3,16 +3,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import partial
 from typing import Any
 
 import wire
-from load import alternate, middle_ratio
-from redis_sides import Side, Slice, check_sources, measured, together, wait_for_store
+from load import Load, alternate, middle_ratio
+from redis_sides import Counted, Side, Slice, check_sources, measured, together, wait_for_store
 from scenario import Figure, Options, Result, column, say_round
-from servers import Stage
+from servers import Server, Stage
 
 _LIMIT = '[limits.bench]\nrate = "1000000/s"\nburst = 1000000'
 _COMMON = ("--connections", "64", "--keys", "10000")
@@ -22,26 +22,41 @@ _SLICE_WARMUP = "0.1"
 
 
 def redis_64(options: Options, *, depth: int, rate_at_least: float, cpu_at_least: float) -> Result:
-    rounds: list[dict[str, Any]] = []
     with Stage(options.bin_directory) as stage:
         port = stage.start_redis()
         agent = stage.start_agent(_LIMIT, redis_port=port)
         wait_for_store(stage, agent)
         ask_redis = partial(stage.redis_baseline, port, *_COMMON)
         ask_agent = partial(stage.load, agent, *_COMMON, "--depth", str(depth))
-        ask_redis(*_ALL_KEYS_TWICE)
-        ask_agent(*_ALL_KEYS_TWICE)
-        slice_options = ("--seconds", str(options.seconds / _SLICES), "--warmup", _SLICE_WARMUP)
         with wire.RedisClient(port) as redis:
-            run = partial(measured, redis, agent)
-            for number in range(1, options.rounds + 1):
-                baseline_slices, agent_slices = alternate(
-                    _SLICES,
-                    partial(run, partial(ask_redis, *slice_options)),
-                    partial(run, partial(ask_agent, *slice_options)),
-                )
-                rounds.append(_round(number, baseline_slices, agent_slices))
+            return against_baseline(
+                options, redis, agent, ask_redis, ask_agent, rate_at_least=rate_at_least, cpu_at_least=cpu_at_least
+            )
 
+
+def against_baseline(
+    options: Options,
+    redis: Counted,
+    agent: Server,
+    ask_redis: Callable[..., Load],
+    ask_agent: Callable[..., Load],
+    *,
+    rate_at_least: float | None = None,
+    cpu_at_least: float | None = None,
+) -> Result:
+    """Both sides in turn, after each has seen all keys; they take a load's options."""
+    rounds: list[dict[str, Any]] = []
+    ask_redis(*_ALL_KEYS_TWICE)
+    ask_agent(*_ALL_KEYS_TWICE)
+    slice_options = ("--seconds", str(options.seconds / _SLICES), "--warmup", _SLICE_WARMUP)
+    run = partial(measured, redis, agent)
+    for number in range(1, options.rounds + 1):
+        baseline_slices, agent_slices = alternate(
+            _SLICES,
+            partial(run, partial(ask_redis, *slice_options)),
+            partial(run, partial(ask_agent, *slice_options)),
+        )
+        rounds.append(_round(number, baseline_slices, agent_slices))
     return Result(
         [
             Figure("agent's decisions per second / baseline's", column(rounds, "rate_ratio"), at_least=rate_at_least),
