@@ -6,7 +6,8 @@
 //             trusted for `trust` after the store spoke; other rules, or a clock that jumped, drop it.
 //   queue     One question per key is under way at a time. Who asks meanwhile waits; then the waiters pass
 //             the bound once more, in order, and those who are left go together into the next question. So
-//             the busier a key, the more of its queries share one, and an idle one waits for nothing.
+//             the busier a key, the more of its queries share one, and an idle one waits for nothing. In
+//             prefilter_queues.cc; what comes of a question in prefilter_answers.cc.
 //   lease     Of a key that is hot and allowed, permits are taken ahead and granted here (lease.h), if its
 //             limit says so. In prefilter_leases.cc.
 //   split     Of a limit in parts, each on a server of its own, this host prefers one part of a key and
@@ -201,6 +202,10 @@ class Prefilter final : public store::Store, private store::SharedSink {
                                                  const store::KeyHash& hash, SteadyTime now);
   // Asks about the one key that all share whom the question's limit does not admit.
   store::Answer ask_overflow(const store::Question& question, SteadyTime now);
+  // Whether the question's limit counts new keys.
+  [[nodiscard]] static bool has_budget(const store::Question& question) {
+    return question.overflow != nullptr && question.overflow->budget != nullptr;
+  }
   // Whether those who wait already will leave too little for it, whatever the store says.
   [[nodiscard]] bool is_crowded_out(const Queue& queue, const store::Question& question) const;
   store::Answer enqueue(const store::Question& question, KnownKey* key, const store::KeyHash& hash,
