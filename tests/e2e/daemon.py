@@ -33,7 +33,7 @@ _BAD_SIGNS = re.compile(
 _SANITIZER_OPTIONS = {
     "ASAN_OPTIONS": "detect_leaks=1:abort_on_error=0",
     "UBSAN_OPTIONS": "print_stacktrace=1",
-    "TSAN_OPTIONS": "halt_on_error=1",
+    "TSAN_OPTIONS": f"halt_on_error=1:suppressions={Path(__file__).with_name('tsan.supp')}",
 }
 
 
