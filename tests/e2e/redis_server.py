@@ -17,6 +17,7 @@ import signal
 import socket
 import subprocess
 import threading
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
@@ -215,6 +216,11 @@ class RedisServer:
     def only_key(self) -> bytes:
         (key,) = self.keys()
         return key
+
+    def calls(self) -> Counter[str]:
+        """How often each command was called, by clients and scripts, since CONFIG RESETSTAT."""
+        stats = self.call("INFO", "commandstats").decode()
+        return Counter({name: int(count) for name, count in re.findall(r"cmdstat_(.+?):calls=(\d+)", stats)})
 
     def bucket(self, key: bytes) -> StoredBucket:
         return StoredBucket.decoded(self.call("GET", key))

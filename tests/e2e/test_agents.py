@@ -56,6 +56,17 @@ def test_who_has_not_been_heard_of_for_half_a_minute_is_removed(rack: Rack, redi
     assert b"late" in redis.call("ZRANGE", SET, "0", "-1")
 
 
+def test_an_idle_agent_asks_little(rack: Rack, redis: RedisServer) -> None:
+    agent = rack.start(LIMITS, redis=redis.config())
+    wait_until(lambda: known(agent) == 1, "it has counted itself")
+    redis.call("CONFIG", "RESETSTAT")
+    wait_until(lambda: {"zadd", "time"} <= redis.calls().keys(), "it has said so again, and looked at the clock")
+    calls = redis.calls()
+    assert calls["zadd"] == calls["expire"] == calls["zcount"] == 1
+    assert calls["zremrangebyscore"] == 0, "that is left to the first and every third beat"
+    assert calls["time"] <= 3
+
+
 def test_a_value_that_is_no_set_is_put_right(rack: Rack, redis: RedisServer) -> None:
     redis.plant(SET.encode(), b"garbage")
     agent = rack.start(LIMITS, redis=redis.config())

@@ -120,12 +120,8 @@ def refused_here(agent: Agent, limit: str, key: str, cost: int | None = None) ->
 
 def scripts(redis: RedisServer) -> int:
     """How many decisions' scripts, and transactions of counters, Redis has run."""
-    calls = 0
-    for line in redis.call("INFO", "commandstats").decode().splitlines():
-        name, _, numbers = line.partition(":")
-        if name in ("cmdstat_evalsha", "cmdstat_exec"):
-            calls += int(numbers.split(",")[0].partition("=")[2])
-    return calls
+    calls = redis.calls()
+    return calls["evalsha"] + calls["exec"]
 
 
 def questions(*agents: Agent) -> float:

@@ -111,7 +111,7 @@ void Attempt::try_script_time() {
 }
 
 void Attempt::measure_clock() {
-  ask_time(*ready_.connection, kClockRounds, [this](ClockReadings readings) {
+  ask_time(*ready_.connection, [this](ClockReadings readings) {
     if (is_over_) return;
     if (readings.all.empty()) {
       return fail({std::move(readings.why), readings.kind == ServerError::not_permitted});

@@ -9,6 +9,9 @@
 namespace allowd::store {
 namespace {
 
+constexpr std::size_t kMostRounds = 3;
+constexpr auto kShortRoundTrip = std::chrono::microseconds(500);
+
 bool read_number(const redisReply* reply, std::int64_t& number) {
   if (reply->type != REDIS_REPLY_STRING) return false;
   const auto [end, problem] = std::from_chars(reply->str, reply->str + reply->len, number);
@@ -29,7 +32,6 @@ std::optional<limiter::TimePoint> read_time(const Reply& reply) {
 
 struct Probe {
   Connection& connection;
-  int rounds_left;
   std::function<void(ClockReadings)> done;
   ClockReadings readings;
 };
@@ -47,16 +49,19 @@ void ask_once(const std::shared_ptr<Probe>& probe) {
     if (!server) {
       return probe->done({{}, {Error::Code::system, "the answer to TIME is not a time"}, ServerError::other});
     }
-    probe->readings.all.push_back({sent, loop::Loop::exact_now(), *server});
-    --probe->rounds_left > 0 ? ask_once(probe) : probe->done(std::move(probe->readings));
+    const ClockReading reading{sent, loop::Loop::exact_now(), *server};
+    auto& all = probe->readings.all;
+    all.push_back(reading);
+    const bool is_enough = reading.received - reading.sent <= kShortRoundTrip || all.size() == kMostRounds;
+    is_enough ? probe->done(std::move(probe->readings)) : ask_once(probe);
   });
   probe->connection.flush();
 }
 
 }  // namespace
 
-void ask_time(Connection& connection, int rounds, std::function<void(ClockReadings)> done) {
-  ask_once(std::make_shared<Probe>(Probe{connection, rounds, std::move(done), {}}));
+void ask_time(Connection& connection, std::function<void(ClockReadings)> done) {
+  ask_once(std::make_shared<Probe>(Probe{connection, std::move(done), {}}));
 }
 
 }  // namespace allowd::store

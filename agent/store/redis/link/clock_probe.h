@@ -24,10 +24,9 @@ struct ClockReadings {
   ServerError kind = ServerError::other;
 };
 
-// Enough for one of them not to have been held up.
-inline constexpr int kClockRounds = 3;
-
-// Asks TIME `rounds` times, one after the other, then calls `done`; never if the connection ends before.
-void ask_time(Connection& connection, int rounds, std::function<void(ClockReadings)> done);
+// Asks TIME, once more after a reading whose round trip was longer than half a millisecond, three times at
+// most: enough for one of them not to have been held up. Then calls `done`; never if the connection ends
+// before.
+void ask_time(Connection& connection, std::function<void(ClockReadings)> done);
 
 }  // namespace allowd::store

@@ -16,6 +16,7 @@ using std::chrono::seconds;
 
 constexpr Micros kForgottenAfter = seconds(30);
 constexpr std::string_view kSetLives = "60";  // seconds
+constexpr std::uint32_t kBeatsPerSweep = 3;
 constexpr std::pair<Micros, Micros> kToSecondBeat{seconds(1), seconds(3)};
 constexpr std::pair<Micros, Micros> kBetweenBeats{seconds(8), seconds(12)};
 
@@ -64,13 +65,15 @@ void Heartbeat::beat() {
     if (reply != nullptr && is_error(reply)) report(reply);
   });
   write_command(connection.outbox(), {"EXPIRE", key, kSetLives});
-  write_command(connection.outbox(),
-                {"ZREMRANGEBYSCORE", key, "-inf", "(" + micros_of(now - kForgottenAfter)});
-  write_command(connection.outbox(),
-                {"ZREMRANGEBYSCORE", key, "(" + micros_of(now + kForgottenAfter), "+inf"});
-  write_command(connection.outbox(), {"ZCARD", key});
-  constexpr std::size_t kRepliesBefore = 3;
-  connection.expect([this](const Reply& reply) { on_count(reply); }, kRepliesBefore);
+  const std::string oldest = micros_of(now - kForgottenAfter), newest = micros_of(now + kForgottenAfter);
+  std::size_t replies_before = 1;
+  if (beats_++ % kBeatsPerSweep == 0) {
+    write_command(connection.outbox(), {"ZREMRANGEBYSCORE", key, "-inf", "(" + oldest});
+    write_command(connection.outbox(), {"ZREMRANGEBYSCORE", key, "(" + newest, "+inf"});
+    replies_before += 2;
+  }
+  write_command(connection.outbox(), {"ZCOUNT", key, oldest, newest});
+  connection.expect([this](const Reply& reply) { on_count(reply); }, replies_before);
   connection.flush();
   link_.watch_for_stall();
 }

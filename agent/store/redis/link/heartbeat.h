@@ -4,9 +4,9 @@
 //
 // A beat follows at once when the link comes up, another within three seconds (after a start of many agents
 // the first one sees few of them), then one every ten seconds, give or take two. It names this agent with the
-// shard's time, removes who has not been named for 30 s (or is named for a time that far ahead), lets the set
-// live for a minute, and counts. All in one write: the server runs it as one, so the set is never without a
-// TTL.
+// shard's time, lets the set live for a minute, and counts who has been named within 30 s (and for no time
+// that far ahead); the first of every three beats removes the others. All in one write: the server runs it as
+// one, so the set is never without a TTL.
 //
 // A larger count is believed at once, a smaller one when it has stayed so for 30 s: a set that was lost with
 // the server's data fills again meanwhile. What is known is kept while the link is down.
@@ -74,6 +74,7 @@ class Heartbeat {
   Link& link_;
   const Options options_;
   AgentCount count_;
+  std::uint32_t beats_ = 0;
   bool has_left_ = false;
   bool is_foreign_ = false;  // the value is of another type
   bool has_reported_ = false;

@@ -156,7 +156,7 @@ void Link::explain_refusal(std::string_view key) {
 }
 
 void Link::measure_clock() {
-  ask_time(*connection_, kClockRounds, [this, generation = generation_](const ClockReadings& readings) {
+  ask_time(*connection_, [this, generation = generation_](const ClockReadings& readings) {
     if (generation != generation_) return;  // of a connection that has been replaced meanwhile
     if (!readings.all.empty()) return adopt_clock(readings.all);
     // A server that is held up tells no time either; the clock runs on.
