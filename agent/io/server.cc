@@ -12,6 +12,9 @@ namespace {
 constexpr auto kStuckCheckEvery = std::chrono::seconds(5);
 constexpr auto kForgottenAfter = std::chrono::seconds(1);  // of an admin's silence
 constexpr auto kRoomCheckEvery = std::chrono::milliseconds(100);
+// Waking a client that waits for its replies can take the kernel longer than answering it took: clients
+// beyond this wait for the next turn, so that no number of them makes one long.
+constexpr auto kSendingPerTurn = std::chrono::microseconds(300);
 constexpr auto kDrainFor = std::chrono::seconds(5);
 constexpr auto kLastWords = std::chrono::seconds(1);
 constexpr auto kDrainCheckEvery = std::chrono::milliseconds(10);
@@ -94,7 +97,7 @@ void Server::make_room_for_admin() {
 void Server::end_turn() {
   const auto now = loop_.now();
   decider_.expire(now);
-  for (Session* session : std::exchange(to_flush_, {})) session->flush();
+  flush();
   decider_.end_turn(now, loop::Loop::exact_now());
   // Resuming may serve requests: their replies and questions leave at the end of the next turn, which must
   // not wait.
@@ -102,6 +105,18 @@ void Server::end_turn() {
   for (Session* session : std::exchange(to_resume_, {})) session->resume();
   bury();
   if (const auto deadline = decider_.next_deadline()) loop_.wake_by(*deadline);
+}
+
+void Server::flush() {
+  const auto began = loop::Loop::exact_now();
+  const auto sessions = std::exchange(to_flush_, {});
+  auto next = sessions.begin();
+  while (next != sessions.end()) {
+    (*next++)->flush();
+    if (loop::Loop::exact_now() - began > kSendingPerTurn) break;
+  }
+  to_flush_.insert(to_flush_.begin(), next, sessions.end());
+  if (!to_flush_.empty()) loop_.run_another_turn();
 }
 
 void Server::bury() {

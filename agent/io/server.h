@@ -3,7 +3,7 @@
 // Both sockets and everybody connected to them.
 //
 // The order of a turn's end matters and is kept here: expire what has run out of time, let the store send its
-// batches (it registers before), then send every session's replies.
+// batches (it registers before), then send the sessions their replies, as far as the turn has time for that.
 #pragma once
 
 #include <functional>
@@ -46,6 +46,8 @@ class Server final : public SessionHost, public stats::MetricSource {
   void accept_admins();
   void make_room_for_admin();
   void end_turn();
+  // Sends the replies of those who have waited longest, for about as long as a turn has for it.
+  void flush();
   void watch_for_stuck();
   void check_stuck();
   void try_to_finish();
