@@ -79,6 +79,13 @@ std::int64_t Lease::expire(SteadyTime now) {
   return unused;
 }
 
+std::int64_t Lease::drain() {
+  std::int64_t sum = 0;
+  for (std::size_t i = 0; i < count_; ++i) sum += batches_[i].left;
+  count_ = 0;
+  return sum;
+}
+
 SteadyTime Lease::next_expiry() const { return count_ > 0 ? batches_.front().until : idle_after_; }
 
 }  // namespace allowd::prefilter

@@ -48,6 +48,8 @@ class Lease {
 
   // What has outlived its second, to be given back once.
   [[nodiscard]] std::int64_t expire(SteadyTime now);
+  // All that is left, however old; there is nothing left then.
+  [[nodiscard]] std::int64_t drain();
   [[nodiscard]] SteadyTime next_expiry() const;
   // Nothing left, and nothing asked for of late.
   [[nodiscard]] bool is_over(SteadyTime now) const { return count_ == 0 && now >= idle_after_; }

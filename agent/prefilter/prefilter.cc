@@ -24,7 +24,7 @@ Prefilter::Prefilter(store::SharedStore& store, const Options& options)
       keys_(options.max_keys),
       times_(store.shards()),
       queues_(1),
-      leases_(1, Leased{Lease(0), {}, {}, {}, 0, nullptr, 0}) {
+      leases_(1, Leased{Lease(0), {}, {}, {}, 0, 0, nullptr, 0}) {
   store.attach(*this);
 }
 
@@ -175,7 +175,7 @@ bool Prefilter::ask_together(std::span<const store::Question> questions) {
 void Prefilter::forget(const store::KeyHash& hash) {
   KnownKey* key = keys_.find(hash);
   if (key == nullptr) return;
-  if (key->lease != KnownKey::kNoLease) end_lease(key->lease, 0);  // forgotten with all else
+  if (key->lease != KnownKey::kNoLease) drop_lease(key->lease);  // forgotten with all else
   key->level.kind = Level::Kind::unknown;
   key->held_us = 0;
 }
@@ -223,6 +223,9 @@ void Prefilter::collect(std::vector<stats::Metric>& metrics) const {
   add("leased_total", Kind::counter, "Permits taken ahead.", leased_total_);
   add("leased_given_back_total", Kind::counter, "Of these, permits given back unused.",
       lease_given_back_total_);
+  add("leased_forfeited_total", Kind::counter,
+      "Of these, permits that could not be given back: their server was out of reach, or had maybe changed.",
+      lease_forfeited_total_);
   add("questions_total", Kind::counter, "Questions put to the store, each about one key.", questions_total_);
   add("queries_asked_total", Kind::counter, "Queries that went into these questions.", queries_asked_total_);
   add("queries_waiting", Kind::gauge, "Queries that wait for a question's answer.", waiting_);

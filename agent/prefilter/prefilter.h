@@ -121,6 +121,7 @@ class Prefilter final : public store::Store, private store::SharedSink {
     std::string limit_tag;
     std::string key;
     std::uint32_t shard;
+    std::uint32_t epoch;  // of the shard's time, when the permits were taken
     limiter::DefinitionPtr definition;
     std::int64_t most;
     bool is_asked = false;  // a question for more is under way
@@ -239,10 +240,11 @@ class Prefilter final : public store::Store, private store::SharedSink {
                            SteadyTime now, store::Answer& answer);
   void begin_lease(QueueIndex index, KnownKey& key);
   std::int64_t settle_lease(Queue& queue, const Row& row, const store::SharedAnswer& answer, SteadyTime now);
-  void end_lease(std::uint32_t index, std::int64_t given_back);
+  void drop_lease(std::uint32_t index);
   void expire_leases(SteadyTime now);
   void forget(const store::KeyHash& hash);
-  void give_back(const Leased& leased, std::int64_t permits);
+  // To the server that they are from: another one may never have charged them.
+  void give_back(const Leased& leased, std::int64_t permits, SteadyTime now);
   void learn(const Queue& queue, const limiter::Definition& definition, const limiter::Decision& decision,
              std::span<const limiter::TierState> states, limiter::TimePoint at, SteadyTime now);
   store::AnswerSink::Fate deliver(const Waiter& waiter, const store::Answer& answer, SteadyTime now);
@@ -271,6 +273,7 @@ class Prefilter final : public store::Store, private store::SharedSink {
   std::uint64_t leased_grants_total_ = 0;
   std::uint64_t leased_total_ = 0;
   std::uint64_t lease_given_back_total_ = 0;
+  std::uint64_t lease_forfeited_total_ = 0;
   std::uint64_t questions_total_ = 0;
   std::uint64_t queries_asked_total_ = 0;
   std::uint64_t turned_away_total_ = 0;

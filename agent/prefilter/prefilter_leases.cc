@@ -26,8 +26,11 @@ bool Prefilter::grant(KnownKey& key, const store::Question& question, const stor
                       SteadyTime now, Answer& answer) {
   if (!asks_to_pass(question.operation, question.cost)) return false;
   Leased& leased = leases_[key.lease];
-  if (leased.definition->digest() != question.definition->digest()) {
-    end_lease(key.lease, leased.lease.left(now));
+  const auto& time = time_of(key.shard, now);
+  const bool is_of_before = time && time->epoch != leased.epoch;
+  if (is_of_before || leased.definition->digest() != question.definition->digest()) {
+    give_back(leased, leased.lease.drain(), now);
+    drop_lease(key.lease);
     return false;
   }
   if (!leased.lease.take(question.cost, now)) return false;
@@ -39,7 +42,6 @@ bool Prefilter::grant(KnownKey& key, const store::Question& question, const stor
   }
   // What is left is what the store has, by the bound, and what we have of it.
   const limiter::TokenBucket& bucket = question.definition->bucket();
-  const auto& time = time_of(key.shard, now);
   limiter::BucketState state{bucket.unit(), bucket.full(), {}};
   if (time && time->epoch == key.epoch && key.level.kind == Level::Kind::tier) {
     state = std::bit_cast<limiter::BucketState>(key.level.state);
@@ -67,8 +69,13 @@ void Prefilter::begin_lease(QueueIndex index, KnownKey& key) {
     }
     key.lease = free_leases_.back();
     free_leases_.pop_back();
-    leases_[key.lease] = Leased{Lease(demand), queue.hash,  queue.limit_tag,
-                                queue.key,     queue.shard, first.definition->shared_from_this(),
+    leases_[key.lease] = Leased{Lease(demand),
+                                queue.hash,
+                                queue.limit_tag,
+                                queue.key,
+                                queue.shard,
+                                queue.epoch,
+                                first.definition->shared_from_this(),
                                 first.lease};
   }
   queue.wants_lease = true;
@@ -96,16 +103,20 @@ std::int64_t Prefilter::settle_lease(Queue& queue, const Row& row, const store::
   }
   learn(queue, *definition, last, {&state, 1}, answer.at, now);
   if (!is_ours) return permits;
+  if (std::exchange(leased.epoch, queue.epoch) != queue.epoch)
+    lease_forfeited_total_ += static_cast<std::uint64_t>(leased.lease.drain());
   leased_total_ += static_cast<std::uint64_t>(permits);
   leased.lease.add(permits, now);
   next_expiry_ = std::min(next_expiry_, leased.lease.next_expiry());
   return 0;
 }
 
-void Prefilter::give_back(const Leased& leased, std::int64_t permits) {
+void Prefilter::give_back(const Leased& leased, std::int64_t permits, SteadyTime now) {
   if (permits == 0) return;
-  lease_given_back_total_ += static_cast<std::uint64_t>(permits);
-  // What the store cannot be told stays charged: never more than the limit.
+  const auto time = store_.time_of(leased.shard, now);  // of this moment: it may have changed within the turn
+  const bool is_reached = time && time->epoch == leased.epoch;
+  (is_reached ? lease_given_back_total_ : lease_forfeited_total_) += static_cast<std::uint64_t>(permits);
+  if (!is_reached) return;
   static_cast<void>(store_.ask({.operation = Operation::refund,
                                 .definition = leased.definition.get(),
                                 .limit_tag = leased.limit_tag,
@@ -116,9 +127,8 @@ void Prefilter::give_back(const Leased& leased, std::int64_t permits) {
   if (KnownKey* key = keys_.find(leased.hash)) key->level.kind = Level::Kind::unknown;
 }
 
-void Prefilter::end_lease(std::uint32_t index, std::int64_t given_back) {
-  Leased& leased = leases_[index];
-  give_back(leased, given_back);
+void Prefilter::drop_lease(std::uint32_t index) {
+  const Leased& leased = leases_[index];
   if (KnownKey* key = keys_.find(leased.hash)) key->lease = KnownKey::kNoLease;
   // A question for more may be under way: its row keeps the definition until it is answered.
   if (!leased.is_asked) free_leases_.push_back(index);
@@ -130,9 +140,9 @@ void Prefilter::expire_leases(SteadyTime now) {
     Leased& leased = leases_[i];
     const KnownKey* key = keys_.find(leased.hash);
     if (key == nullptr || key->lease != i) continue;
-    give_back(leased, leased.lease.expire(now));
+    give_back(leased, leased.lease.expire(now), now);
     if (leased.lease.is_over(now) && !leased.is_asked) {
-      end_lease(i, 0);
+      drop_lease(i);
     } else {
       next_expiry_ = std::min(next_expiry_, std::max(leased.lease.next_expiry(), now + Micros{1}));
     }
@@ -142,8 +152,9 @@ void Prefilter::expire_leases(SteadyTime now) {
 void Prefilter::end_leases(SteadyTime now) {
   for (std::uint32_t i = 1; i < leases_.size(); ++i) {
     const KnownKey* key = keys_.find(leases_[i].hash);
-    if (key != nullptr && key->lease == i)
-      end_lease(i, leases_[i].lease.expire(now) + leases_[i].lease.left(now));
+    if (key == nullptr || key->lease != i) continue;
+    give_back(leases_[i], leases_[i].lease.drain(), now);
+    drop_lease(i);
   }
 }
 

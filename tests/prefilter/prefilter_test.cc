@@ -929,32 +929,67 @@ TEST_CASE("prefilter: a reset ends a hold") {
   CHECK(scene.settled({.cost = 10}).decision.verdict == Verdict::ok);
 }
 
-TEST_CASE("prefilter: a lease that the store does not answer ends, and the key goes on") {
-  Scene scene;
-  scene.limit = bucket(1'000'000, 1s, 1'000'000);
-  const auto ask_leased = [&] {
-    ++scene.last;
-    return scene.prefilter.ask(
-        {Operation::take, scene.limit.get(), Scene::kTagText, "user", 1, scene.last, scene.now + 20ms, 1000},
-        scene.now);
-  };
-  for (int turn = 0; turn < 3; ++turn) {
-    for (int i = 0; i < 50; ++i) static_cast<void>(ask_leased());
-    scene.flush();
-    scene.pass(1ms);
-    while (!scene.store.calls.empty() && scene.metric("leases") == 0) scene.store.answer();
-    if (scene.metric("leases") > 0) break;
+// A scene with a key so hot that a lease begins.
+struct LeasedScene : Scene {
+  LeasedScene() {
+    limit = bucket(1'000'000, 1s, 1'000'000);
+    for (int turn = 0; turn < 3; ++turn) {
+      for (int i = 0; i < 50; ++i) static_cast<void>(ask_leased());
+      flush();
+      pass(1ms);
+      while (!store.calls.empty() && metric("leases") == 0) store.answer();
+      if (metric("leases") > 0) break;
+    }
+    REQUIRE(metric("leases") == 1);
+    flush();
   }
-  REQUIRE(scene.metric("leases") == 1);
-  scene.flush();
+
+  Answer ask_leased() {
+    ++last;
+    return prefilter.ask({Operation::take, limit.get(), kTagText, "user", 1, last, now + 20ms, 1000}, now);
+  }
+};
+
+TEST_CASE("prefilter: a lease that the store does not answer ends, and the key goes on") {
+  LeasedScene scene;
   scene.store.lose_connection();
   scene.flush();
   CHECK(scene.metric("leases") == 0);
   scene.store.is_up = true;
-  CHECK(ask_leased().status == Status::promised);
+  CHECK(scene.ask_leased().status == Status::promised);
   const std::uint64_t ticket = scene.last;
   scene.settle();
   CHECK(scene.passed(ticket));
+}
+
+TEST_CASE("prefilter: what is left of a lease goes back to nobody who may not have charged it") {
+  LeasedScene scene;
+  scene.settle();
+  CHECK(scene.ask_leased().is_local);
+  const auto leased = scene.metric("leased_total"), granted = scene.metric("leased_grants_total");
+  REQUIRE(leased > granted);
+
+  SUBCASE("a server that took the place of the one that did, if the lease runs out") {
+    ++scene.store.epoch;
+    scene.pass(1500ms);
+    scene.flush();
+  }
+  SUBCASE("or if the key is asked for again, which the lease grants no more") {
+    ++scene.store.epoch;
+    scene.pass(1ms);
+    CHECK(scene.ask_leased().status == Status::promised);
+  }
+  SUBCASE("or if the agent stops") {
+    ++scene.store.epoch;
+    scene.prefilter.end_leases(scene.now);
+  }
+  SUBCASE("nobody, while it is out of reach") {
+    scene.store.lose_connection();
+    scene.prefilter.end_leases(scene.now);
+  }
+  CHECK(scene.metric("leased_forfeited_total") == leased - granted);
+  CHECK(scene.metric("leased_given_back_total") == 0);
+  CHECK(scene.metric("leases") == 0);
 }
 
 }  // namespace
