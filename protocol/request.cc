@@ -258,6 +258,15 @@ class ShortReader {
     at_ += 5;
     return true;
   }
+  // Moves past a copy of these bytes, at least eight, if it is there. Who asks about another key shows that
+  // at the end.
+  [[nodiscard]] bool take_same(const std::byte* bytes, std::size_t count) {
+    constexpr std::size_t kEnd = 8;
+    if (left() < count || std::memcmp(bytes + count - kEnd, at_ + count - kEnd, kEnd) != 0) return false;
+    if (std::memcmp(bytes, at_, count - kEnd) != 0) return false;
+    at_ += count;
+    return true;
+  }
   // From 0 to 127.
   [[nodiscard]] bool take_small(std::int64_t& number) {
     if (left() < 1 || *at_ > 0x7f) return false;
@@ -294,7 +303,18 @@ class ShortReader {
   std::int64_t cost = 1;
   constexpr std::size_t kLongestHead = 2 + 5 + 6 + 1;  // up to the params' own header
   if (reader.left() < kLongestHead) return false;
-  if (!reader.take("\x94\x00") || !reader.take_msgid(msgid) || !reader.take("\245allow")) return false;
+  if (!reader.take("\x94\x00") || !reader.take_msgid(msgid)) return false;
+  message.is_repeated = message.is_usual && reader.take_same(bytes.data() - message.tail, message.tail);
+  if (message.is_repeated) {
+    message.size = distance(bytes, reader.position());
+    Query& query = message.request.query;
+    message.request.msgid = msgid;
+    query.limit = {query.limit.data() + message.size, query.limit.size()};
+    query.key = {query.key.data() + message.size, query.key.size()};
+    return true;
+  }
+  const std::byte* const tail = reader.position();
+  if (!reader.take("\245allow")) return false;
   const std::uint8_t params = reader.take_byte();
   const bool has_cost = params == 0x93;
   if (!has_cost && params != 0x92) return false;
@@ -314,6 +334,7 @@ class ShortReader {
   request.query.key = key;
   request.query.cost = cost;
   message.size = distance(bytes, reader.position());
+  message.tail = static_cast<std::size_t>(reader.position() - tail);
   return true;
 }
 
@@ -400,7 +421,7 @@ Message read_any_message(std::span<const std::byte> bytes) {
 }
 
 [[gnu::noinline]] void read_unusual_message(std::span<const std::byte> bytes, Message& message) {
-  message.is_usual = false;
+  message.is_usual = message.is_repeated = false;
   if (!bytes.empty() && read_plain_request(bytes, message)) return;
   message = bytes.empty() ? Message{} : read_any_message(bytes);
 }

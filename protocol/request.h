@@ -88,13 +88,16 @@ struct Message {
   std::size_t size = 0;      // bytes that the message takes
   bool ends_stream = false;  // its end is unknown: answer the refusal, then close
   bool is_usual = false;     // a request for `allow` that names a limit, a key and at most a cost
+  bool is_repeated = false;  // usual, and but for its msgid the same as the usual one in front of it
+  std::size_t tail = 0;      // of a usual one: how many of its bytes are behind the msgid
   Request request;
 };
 
 // Reads the first message of `bytes`.
 [[nodiscard]] Message read_message(std::span<const std::byte> bytes);
-// The same into a message used before, and not changed since: clearing a whole Message costs as much as
-// reading one.
+// The same into a new message, or the one that was read from directly in front of `bytes`, unchanged:
+// clearing a whole Message costs as much as reading one, and one that repeats the other need not be read
+// again.
 void read_message(std::span<const std::byte> bytes, Message& message);
 
 }  // namespace allowd::protocol

@@ -53,6 +53,10 @@ constexpr std::uint32_t generation_of(std::uint64_t ticket) {
   return static_cast<std::uint32_t>(ticket >> 32);
 }
 
+Found find_in(const LimitPtr& limit, const protocol::Query& query) {
+  return {&limit, &limit->rule_for(query.key, query.plan), limit->hash_of(query.key)};
+}
+
 }  // namespace
 
 Decider::Decider(store::Store& store, store::Store& host, LimitTable& limits, stats::Registry& registry,
@@ -82,18 +86,27 @@ inline protocol::Decision Decider::by_store(const Limit& limit, const Rule& rule
 
 Outcome Decider::ask(Operation operation, const protocol::Query& query, SteadyTime now, Asker& asker,
                      std::uint64_t msgid) {
+  Found found;
+  return ask(operation, query, found, now, asker, msgid);
+}
+
+Outcome Decider::ask(Operation operation, const protocol::Query& query, Found& found, SteadyTime now,
+                     Asker& asker, std::uint64_t msgid) {
   now_ = now;
-  if (query.defined_inline) return ask_inline_limit(operation, query, now, asker, msgid);
-  const LimitPtr* limit = limits_.find(query.limit);
-  if (limit == nullptr) return unknown_limit(query.limit);
-  return ask_limit(*limit, operation, query, now, asker, msgid);
+  if (found.limit == nullptr) {
+    if (query.defined_inline) return ask_inline_limit(operation, query, now, asker, msgid);
+    const LimitPtr* limit = limits_.find(query.limit);
+    if (limit == nullptr) return unknown_limit(query.limit);
+    found = find_in(*limit, query);
+  }
+  return ask_found(found, operation, query, now, asker, msgid);
 }
 
 Outcome Decider::ask_inline_limit(Operation operation, const protocol::Query& query, SteadyTime now,
                                   Asker& asker, std::uint64_t msgid) {
   auto limit = limits_.find_or_parse(*query.defined_inline);
   if (!limit) return Outcome(ErrorCode::bad_request, std::move(limit.error().message));
-  return ask_limit(*limit, operation, query, now, asker, msgid);
+  return ask_found(find_in(*limit, query), operation, query, now, asker, msgid);
 }
 
 Outcome Decider::unknown_limit(std::string_view name) {
@@ -104,17 +117,17 @@ Outcome Decider::unknown_limit(std::string_view name) {
   return Outcome(ErrorCode::unknown_limit, "no limit is named " + protocol::quoted(name));
 }
 
-inline Outcome Decider::ask_limit(const LimitPtr& limit, Operation operation, const protocol::Query& query,
+inline Outcome Decider::ask_found(const Found& found, Operation operation, const protocol::Query& query,
                                   SteadyTime now, Asker& asker, std::uint64_t msgid) {
+  const LimitPtr& limit = *found.limit;
   if (operation == Operation::refund && !limit->may_refund()) {
     return Outcome(ErrorCode::forbidden, "the limit takes no refunds");
   }
   if (query.is_forced && operation == Operation::take) operation = Operation::force;
   if (!query.plan.empty() && !limit->has_plan(query.plan)) ++unknown_plans_total_;
-  const HashedKey key{query.key, limit->hash_of(query.key)};
   const limiter::Micros wait = query.deadline_us ? limiter::Micros{*query.deadline_us} : limit->deadline();
-  return ask_hashed({limit, &limit->rule_for(query.key, query.plan), operation, query.cost}, key, wait, now,
-                    asker, msgid);
+  return ask_hashed({limit, found.rule, operation, query.cost}, {query.key, found.hash}, wait, now, asker,
+                    msgid);
 }
 
 Outcome Decider::ask(SubjectView subject, std::string_view key, limiter::Micros wait, SteadyTime now,

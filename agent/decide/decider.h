@@ -100,6 +100,15 @@ struct Resolved {
   Outcome refusal{};
 };
 
+// What a query is about, once it was looked for: valid as long as the limit table does not change, so not
+// beyond a turn.
+struct Found {
+  const LimitPtr* limit =
+      nullptr;  // null: it was not, or is none of the table's; the rest then means nothing
+  const Rule* rule = nullptr;
+  store::KeyHash hash{};  // of the key, under the limit
+};
+
 class Decider final : private store::AnswerSink, public stats::MetricSource {
  public:
   // Longer deadlines are cut to this.
@@ -112,6 +121,9 @@ class Decider final : private store::AnswerSink, public stats::MetricSource {
   // `operation` is what the method says; the query may make a take a force. `now` is when the turn began.
   Outcome ask(limiter::Operation operation, const protocol::Query& query, SteadyTime now, Asker& asker,
               std::uint64_t msgid);
+  // The same for who asks the same again: `found` is empty, or what this found for that limit, key and plan.
+  Outcome ask(limiter::Operation operation, const protocol::Query& query, Found& found, SteadyTime now,
+              Asker& asker, std::uint64_t msgid);
 
   // The same in two steps, for who asks about many: `wait` is how long the store may take.
   [[nodiscard]] Resolved resolve(limiter::Operation operation, const protocol::Query& query);
@@ -170,7 +182,7 @@ class Decider final : private store::AnswerSink, public stats::MetricSource {
   [[nodiscard]] bool is_waiting(std::uint64_t ticket) const override;
 
   // In line what nearly every query comes by, each rarer turn in a function of its own.
-  [[gnu::always_inline]] Outcome ask_limit(const LimitPtr& limit, limiter::Operation operation,
+  [[gnu::always_inline]] Outcome ask_found(const Found& found, limiter::Operation operation,
                                            const protocol::Query& query, SteadyTime now, Asker& asker,
                                            std::uint64_t msgid);
   [[gnu::always_inline]] Outcome ask_hashed(const SubjectView& subject, const HashedKey& key,

@@ -18,16 +18,33 @@ limiter::Operation operation_of(Method method) {
 
 }  // namespace
 
+inline void AppSession::serve_query(const protocol::Request& request, limiter::Operation operation,
+                                    decide::Found& found, loop::SteadyTime now) {
+  if (open_queries_ >= kMaxOpenQueries) {
+    ++counters_.overloads;
+    return refuse(request.msgid, ErrorCode::overloaded, "4096 queries of this connection wait for the store");
+  }
+  const auto outcome = decider_.ask(operation, request.query, found, now, *this, request.msgid);
+  switch (outcome.kind) {
+    case decide::Outcome::Kind::decided:
+      return protocol::write_decision(out(), request.msgid, outcome.decision);
+    case decide::Outcome::Kind::refused: return refuse(request.msgid, outcome.code, outcome.reason);
+    case decide::Outcome::Kind::deferred: ++open_queries_; return;
+  }
+}
+
 std::size_t AppSession::serve(std::span<const std::byte> bytes) {
   const Turn turn{loop().now(), host().is_draining()};
   const std::size_t most_out = out_bytes_until_pause();
   std::size_t used = 0;
   Message message;
+  decide::Found found;  // what the message before was about
   while (used < bytes.size() && out().size() < most_out) {
     protocol::read_message(bytes.subspan(used), message);
     if (message.is_usual && !turn.is_draining) {
       ++counters_.requests;
-      serve_query(message.request, limiter::Operation::take, turn.now);
+      if (!message.is_repeated) found.limit = nullptr;
+      serve_query(message.request, limiter::Operation::take, found, turn.now);
       used += message.size;
       continue;
     }
@@ -53,28 +70,16 @@ void AppSession::serve_request(const protocol::Request& request, const Turn& tur
   switch (request.method) {
     case Method::allow:
     case Method::peek:
-    case Method::refund: return serve_query(request, operation_of(request.method), turn.now);
+    case Method::refund: {
+      decide::Found found;
+      return serve_query(request, operation_of(request.method), found, turn.now);
+    }
     case Method::allow_many: return serve_many(request, turn.now);
     case Method::ping: return protocol::write_pong(out(), request.msgid);
     case Method::info: return protocol::write_report(out(), request.msgid, reporter_.info(turn.now));
     case Method::stats: return protocol::write_report(out(), request.msgid, reporter_.stats());
     case Method::other:
       return refuse(request.msgid, ErrorCode::unknown_method, "no such method on this socket");
-  }
-}
-
-void AppSession::serve_query(const protocol::Request& request, limiter::Operation operation,
-                             loop::SteadyTime now) {
-  if (open_queries_ >= kMaxOpenQueries) {
-    ++counters_.overloads;
-    return refuse(request.msgid, ErrorCode::overloaded, "4096 queries of this connection wait for the store");
-  }
-  const auto outcome = decider_.ask(operation, request.query, now, *this, request.msgid);
-  switch (outcome.kind) {
-    case decide::Outcome::Kind::decided:
-      return protocol::write_decision(out(), request.msgid, outcome.decision);
-    case decide::Outcome::Kind::refused: return refuse(request.msgid, outcome.code, outcome.reason);
-    case decide::Outcome::Kind::deferred: ++open_queries_; return;
   }
 }
 

@@ -44,7 +44,9 @@ class AppSession final : public Session, public decide::Asker {
 
   std::size_t serve(std::span<const std::byte> bytes) override;
   void serve_request(const protocol::Request& request, const Turn& turn);
-  void serve_query(const protocol::Request& request, limiter::Operation operation, loop::SteadyTime now);
+  // In line for the usual ones.
+  [[gnu::always_inline]] void serve_query(const protocol::Request& request, limiter::Operation operation,
+                                          decide::Found& found, loop::SteadyTime now);
   void serve_many(const protocol::Request& request, loop::SteadyTime now);
   // A reply that had been owed was written, or its client has gone.
   void after_answer();

@@ -33,8 +33,7 @@ struct QueuedWrite {
 
 }  // namespace
 
-Stream::Stream(Loop& loop, Family family, StreamEvents& events)
-    : loop_(loop), events_(events), handle_(new Handle) {
+Stream::Stream(Loop& loop, Family family, StreamEvents& events) : events_(events), handle_(new Handle) {
   handle_->owner = this;
   handle_->loop = &loop;
   const int status = family == Family::tcp ? uv_tcp_init(loop.raw(), &handle_->tcp)

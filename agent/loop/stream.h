@@ -75,7 +75,6 @@ class Stream {
   void take(std::span<const char> bytes);
   void end(int status);
 
-  Loop& loop_;
   StreamEvents& events_;
   Handle* handle_;
   bool is_reading_ = false;

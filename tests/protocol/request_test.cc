@@ -551,8 +551,12 @@ TEST_CASE("request: plan and force stand in the options") {
 
 TEST_CASE("request: what one query says does not leak into the next of a message that is used again") {
   Message message;
+  std::string stream;
+  stream.reserve(1000);
   const auto read = [&](const std::string& bytes) {
-    read_message(std::as_bytes(std::span(bytes)), message);
+    const std::size_t begin = stream.size();
+    stream += bytes;
+    read_message(std::as_bytes(std::span(stream)).subspan(begin), message);
     REQUIRE(message.kind == Message::Kind::request);
   };
   const std::string full = allow(4, limit_and_key() + integer(7) + map(3) + str("plan") + str("pro") +
@@ -564,6 +568,39 @@ TEST_CASE("request: what one query says does not leak into the next of a message
   CHECK_FALSE(message.request.query.is_forced);
   CHECK_FALSE(message.request.query.deadline_us.has_value());
   CHECK(message.request.query.cost == 1);
+}
+
+TEST_CASE("request: one that repeats the one in front of it says so") {
+  const auto number = [](std::uint64_t msgid, const std::string& params) {
+    return encode::request(integer(msgid), "allow", params);
+  };
+  const std::string params = array(2) + limit_and_key();
+  const std::string stream = number(1, params) + number(70'000, params) + number(2, params) +
+                             number(3, array(3) + limit_and_key() + integer(2)) +
+                             number(4, array(3) + limit_and_key() + integer(2)) + number(5, params) +
+                             encode::request(integer(6), "peek", params) + number(7, params) +
+                             number(8, params);
+  const auto bytes = as_bytes(stream);
+  Message message;
+  std::size_t used = 0;
+  std::vector<bool> repeated;
+  std::vector<std::uint64_t> msgids;
+  while (used < bytes.size()) {
+    read_message(bytes.subspan(used), message);
+    REQUIRE(message.kind == Kind::request);
+    CHECK(message.request.query.limit == "api");
+    CHECK(message.request.query.cost == (message.request.msgid == 3 || message.request.msgid == 4 ? 2 : 1));
+    repeated.push_back(message.is_repeated);
+    msgids.push_back(message.request.msgid);
+    used += message.size;
+  }
+  CHECK(msgids == std::vector<std::uint64_t>{1, 70'000, 2, 3, 4, 5, 6, 7, 8});
+  CHECK(repeated == std::vector<bool>{false, true, true, false, true, false, false, false, true});
+  // The last one of what has arrived so far may go on.
+  read_message(bytes.subspan(0, 30), message);
+  const std::size_t first = message.size;
+  read_message(bytes.subspan(first, first), message);
+  CHECK(message.kind == Kind::incomplete);
 }
 
 TEST_CASE("request: a refund has the params of a peek") {
