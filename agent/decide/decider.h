@@ -101,10 +101,9 @@ struct Resolved {
 };
 
 // What a query is about, once it was looked for: valid as long as the limit table does not change, so not
-// beyond a turn.
+// beyond a turn. Without a limit it was not, or the limit is none of the table's, and the rest means nothing.
 struct Found {
-  const LimitPtr* limit =
-      nullptr;  // null: it was not, or is none of the table's; the rest then means nothing
+  const LimitPtr* limit = nullptr;
   const Rule* rule = nullptr;
   store::KeyHash hash{};  // of the key, under the limit
 };

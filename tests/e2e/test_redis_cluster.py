@@ -145,6 +145,10 @@ def test_one_answer_is_enough_to_find_the_cluster(
     assert 0 < decision.retry_after_us <= 2_000_000
     wait_until(lambda: "nobody says which node keeps what" in lost.log(), "the fault is logged")
     assert "cluster support disabled" in lost.log()
+    ((name, line),) = lost.shards().items()
+    assert (name, line["groups"], line["state"], line["agents"]) == ("-", "0", "down", "unknown")
+    assert line["url"] == f"{nobody},{redis.url}"
+    assert "cluster support disabled" in line["reason"] and int(line["reason_age_us"]) < 60_000_000
     assert lost.metric("redis_up") == lost.metric("redis_shards") == 0
 
 

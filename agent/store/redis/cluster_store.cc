@@ -225,6 +225,10 @@ std::string ClusterStore::describe_shards() const {
   text += Shard::heading();
   for (const auto& [name, node] : nodes_)
     text += name + " " + std::to_string(node.groups) + " " + node.shard->describe();
+  if (nodes_.empty()) {
+    text += "- 0 " + Shard::describe_unnamed(watch_.seeds(), loop_.now() - watch_.why_unknown_at(),
+                                             watch_.why_unknown());
+  }
   return text;
 }
 

@@ -345,6 +345,13 @@ std::string Shard::describe() const {
   return text + "\n";
 }
 
+std::string Shard::describe_unnamed(std::string_view urls, limiter::Micros reason_age,
+                                    std::string_view reason) {
+  const std::string why =
+      reason.empty() ? "- -" : std::to_string(reason_age.count()) + " " + protocol::quoted(reason);
+  return std::string(urls) + " down 0 0 0 closed unknown unknown " + why + "\n";
+}
+
 limiter::Micros Shard::next_probe_in(SteadyTime now) const {
   // An attempt to connect that is due is no question that would be asked.
   return link_.is_up() ? breaker_.next_probe_in(now)

@@ -101,6 +101,9 @@ class Shard {
   // closed, the last two say what went wrong last, quoted, and how long ago; else "-".
   [[nodiscard]] static std::string_view heading();
   [[nodiscard]] std::string describe() const;
+  // The same of servers that nobody has named yet, but these addresses were to.
+  [[nodiscard]] static std::string describe_unnamed(std::string_view urls, limiter::Micros reason_age,
+                                                    std::string_view reason);
   // Always the same metrics in the same order.
   void collect(std::vector<stats::Metric>& metrics) const;
 

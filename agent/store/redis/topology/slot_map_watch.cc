@@ -83,6 +83,8 @@ void SlotMapWatch::on_answer(const RedisEndpoint& asked, const Result<Reply>& an
 void SlotMapWatch::end(bool has_map) {
   is_asking_ = false;
   is_missing_ = !has_map;  // whoever is missed still is missed again
+  why_unknown_ = has_map ? "" : problems_;
+  why_unknown_at_ = loop_.now();
   if (has_map) {
     if (std::exchange(has_reported_, false)) log::info("redis cluster: its slots are known again");
   } else {
@@ -91,6 +93,12 @@ void SlotMapWatch::end(bool has_map) {
       log::warn("redis cluster: nobody says which node keeps what: {}", problems_);
   }
   schedule();
+}
+
+std::string SlotMapWatch::seeds() const {
+  std::string urls;
+  for (const RedisEndpoint& seed : seeds_) urls += (urls.empty() ? "" : ",") + seed.display();
+  return urls;
 }
 
 void SlotMapWatch::collect(std::vector<stats::Metric>& metrics) const {

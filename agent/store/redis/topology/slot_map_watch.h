@@ -44,6 +44,12 @@ class SlotMapWatch {
   // again while it is so.
   void miss();
 
+  // The seeds, with commas between them.
+  [[nodiscard]] std::string seeds() const;
+  // What kept the last ones that were asked from saying it, and when they were: empty if one has said it.
+  [[nodiscard]] const std::string& why_unknown() const { return why_unknown_; }
+  [[nodiscard]] SteadyTime why_unknown_at() const { return why_unknown_at_; }
+
   void collect(std::vector<stats::Metric>& metrics) const;
 
  private:
@@ -63,6 +69,8 @@ class SlotMapWatch {
   std::vector<RedisEndpoint> to_ask_;  // the next one last
   std::unique_ptr<Query> query_;
   std::string problems_;  // of those that were asked this time
+  std::string why_unknown_;
+  SteadyTime why_unknown_at_{};
   SteadyTime began_at_{};
   bool is_asking_ = false;
   bool is_doubted_ = false;
