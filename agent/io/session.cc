@@ -39,6 +39,8 @@ void Session::flush() {
   stream_->write(out_);
   if (has_ended()) return;
   if (stream_->queued_bytes() > most_unsent_bytes()) return end(End::overflowed);
+  // The turn in which it paused may have ended long before.
+  if (is_paused_ && !must_pause()) host_.resume_after_turn(*this);
   end_if_done();
 }
 

@@ -140,6 +140,20 @@ TEST_CASE("session: past 64 KiB of unsent replies no more is served, until they 
   scene.wait_for(4);  // it reads again
 }
 
+TEST_CASE("session: one whose replies leave at once, but later than it paused, goes on") {
+  Scene scene;
+  constexpr std::size_t kPause = Session::kPauseBytes, kAll = kPause + 10;
+  scene.send(std::string(kAll, 'a'));
+  scene.wait_for(kPause);
+  scene.session->resume();  // at the end of a turn that had no time to send anything
+  const int resumes = scene.host.resumes;
+  scene.session->flush();
+  CHECK_FALSE(scene.session->has_unsent());
+  REQUIRE(scene.host.resumes > resumes);
+  scene.session->resume();
+  scene.wait_for(kAll);
+}
+
 TEST_CASE("session: past 4 MiB of unsent replies the connection is closed") {
   Scene scene;
   scene.session->reply(std::string(Session::kMaxOutBytes, 'x'));
