@@ -53,6 +53,7 @@ class Peer:
 
     def reply(self, request: list, result: Any = OK, error: Any = None) -> None:
         self.send(reply_bytes(request[1], result, error))
+        self.agent.replied.set()
 
     def wait_for_close(self) -> None:
         while self.request() is not None:
@@ -82,6 +83,8 @@ class FakeAgent:
         self.client_closed: List[int] = []
         self.connections = 0
         self.failures: List[BaseException] = []
+        self.replied = threading.Event()
+        """Set as soon as a script has replied."""
         self.released = threading.Event()
         """For scripts to wait on until the test says so, and at the latest until ``stop``."""
         self._scripts = scripts
@@ -165,6 +168,18 @@ def answers(result: Any = OK, error: Any = None) -> Script:
             if request is None:
                 return
             peer.reply(request, result, error)
+
+    return script
+
+
+def answers_when_released(result: Any = OK) -> Script:
+    """Answers one request, once the test lets it, and then waits until the client closes."""
+
+    def script(peer: Peer) -> None:
+        request = peer.request()
+        assert peer.agent.released.wait(PATIENCE)
+        peer.reply(request, result)
+        peer.wait_for_close()
 
     return script
 

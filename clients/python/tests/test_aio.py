@@ -13,7 +13,7 @@ import threading
 
 import pytest
 from expectations import is_degraded
-from fake_agent import LIMITED, OK, PATIENCE, answers
+from fake_agent import LIMITED, OK, PATIENCE, answers, answers_when_released
 from tasks import in_time
 
 import allowd
@@ -145,13 +145,7 @@ def test_loops_in_several_threads_share_a_client(agent, socket_path, eventually)
 
 
 def test_close_during_a_call_lets_it_end_and_then_closes_its_connection(agent, socket_path, eventually):
-    def slow(peer):
-        request = peer.request()
-        assert peer.agent.released.wait(PATIENCE)
-        peer.reply(request)
-        peer.wait_for_close()
-
-    fake = agent(slow)
+    fake = agent(answers_when_released())
 
     async def main():
         client = AsyncClient(socket_path, timeout=PATIENCE)

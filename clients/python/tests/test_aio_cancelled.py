@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 import time
 
 from expectations import BRIEF, is_degraded
@@ -126,21 +125,14 @@ def test_calls_in_flight_when_a_time_out_closes_the_connection_fail_and_say_noth
 
 
 def test_an_answer_that_lies_ready_counts_when_the_loop_comes_round_too_late(agent, socket_path, monkeypatch):
-    replied = threading.Event()
-
-    def script(peer):
-        peer.reply(peer.request(), LIMITED)
-        replied.set()
-        peer.wait_for_close()
-
-    agent(script)
+    fake = agent(answers(LIMITED))
     monkeypatch.setattr(AsyncConnection, "_on_readable", lambda self: None)  # leaves it to the last look
 
     async def main():
         async with AsyncClient(socket_path, timeout=BRIEF) as client:
             task = asyncio.ensure_future(client.allow("api", "k"))
             await asyncio.sleep(0)
-            assert replied.wait(PATIENCE)
+            assert fake.replied.wait(PATIENCE)
             time.sleep(2 * BRIEF)
             assert await task == allowd.Decision(*LIMITED)
 

@@ -10,7 +10,7 @@ import socket
 
 import pytest
 from expectations import is_degraded
-from fake_agent import LIMITED, OK, PATIENCE, answers, answers_once
+from fake_agent import LIMITED, OK, PATIENCE, answers, answers_once, answers_when_released
 from tasks import in_time, shared_connections
 from test_processes import in_a_child, is_open
 
@@ -126,13 +126,7 @@ class TestFork:
         assert fake.connections == 2
 
     def test_a_fork_during_a_call_shares_neither_its_connection_nor_its_answer(self, agent, socket_path):
-        def slow(peer):
-            request = peer.request()
-            assert peer.agent.released.wait(PATIENCE)
-            peer.reply(request, LIMITED)
-            peer.wait_for_close()
-
-        fake = agent(slow, answers(OK))
+        fake = agent(answers_when_released(LIMITED), answers(OK))
         client = AsyncClient(socket_path, timeout=PATIENCE)
 
         async def child():

@@ -10,7 +10,7 @@ import traceback
 
 import pytest
 from expectations import BRIEF, is_degraded, start_together, wait_until_closed_by_peer
-from fake_agent import LIMITED, OK, PATIENCE, answers, answers_once, silent
+from fake_agent import LIMITED, OK, PATIENCE, answers, answers_once, answers_when_released, silent
 
 import allowd
 
@@ -31,13 +31,7 @@ def test_threads_get_their_own_answers(agent, blocking_client):
 
 
 def test_a_slow_answer_of_one_thread_does_not_hold_up_another(agent, blocking_client, eventually):
-    def slow(peer):
-        request = peer.request()
-        assert peer.agent.released.wait(PATIENCE)
-        peer.reply(request, LIMITED)
-        peer.wait_for_close()
-
-    fake = agent(slow, answers())
+    fake = agent(answers_when_released(LIMITED), answers())
     c = blocking_client()
     decisions = []
     thread = threading.Thread(target=lambda: decisions.append(c.allow("api", "slow")))
@@ -123,13 +117,7 @@ class TestFork:
     def test_a_fork_during_a_call_shares_neither_its_connection_nor_its_answer(
         self, agent, blocking_client, eventually
     ):
-        def slow(peer):
-            request = peer.request()
-            assert peer.agent.released.wait(PATIENCE)
-            peer.reply(request, LIMITED)
-            peer.wait_for_close()
-
-        fake = agent(slow, answers(OK))
+        fake = agent(answers_when_released(LIMITED), answers(OK))
         c = blocking_client()
         decisions = []
         thread = threading.Thread(target=lambda: decisions.append(c.allow("api", "parent")))
@@ -233,13 +221,7 @@ def test_close_closes_and_a_closed_client_is_an_error(agent, blocking_client, ev
 
 
 def test_close_during_a_call_lets_it_end_and_then_closes_its_connection(agent, blocking_client, eventually):
-    def slow(peer):
-        request = peer.request()
-        assert peer.agent.released.wait(PATIENCE)
-        peer.reply(request)
-        peer.wait_for_close()
-
-    fake = agent(slow)
+    fake = agent(answers_when_released())
     c = blocking_client()
     decisions = []
     thread = threading.Thread(target=lambda: decisions.append(c.allow("api", "k")))

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 
 import msgpack
@@ -69,20 +68,13 @@ def test_only_unknown_ids_are_a_time_out(agent, client):
 
 
 def test_an_answer_that_lies_ready_counts_even_after_the_deadline(agent, blocking_client, monkeypatch):
-    replied = threading.Event()
-
-    def script(peer):
-        peer.reply(peer.request(), LIMITED)
-        replied.set()
-        peer.wait_for_close()
-
-    agent(script)
+    fake = agent(answers(LIMITED))
     c = blocking_client()
     send = Connection._send
 
     def send_and_sleep_through_the_deadline(self, *args, **kwargs):
         sent = send(self, *args, **kwargs)
-        assert replied.wait(PATIENCE)
+        assert fake.replied.wait(PATIENCE)
         time.sleep(2 * BRIEF)
         return sent
 
