@@ -304,7 +304,8 @@ class ShortReader {
   constexpr std::size_t kLongestHead = 2 + 5 + 6 + 1;  // up to the params' own header
   if (reader.left() < kLongestHead) return false;
   if (!reader.take("\x94\x00") || !reader.take_msgid(msgid)) return false;
-  message.is_repeated = message.is_usual && reader.take_same(bytes.data() - message.tail, message.tail);
+  message.is_repeated =
+      message.is_usual && reader.take_same(bytes.data() - message.tail_size, message.tail_size);
   if (message.is_repeated) {
     message.size = distance(bytes, reader.position());
     Query& query = message.request.query;
@@ -334,7 +335,7 @@ class ShortReader {
   request.query.key = key;
   request.query.cost = cost;
   message.size = distance(bytes, reader.position());
-  message.tail = static_cast<std::size_t>(reader.position() - tail);
+  message.tail_size = static_cast<std::size_t>(reader.position() - tail);
   return true;
 }
 

@@ -85,11 +85,11 @@ struct Message {
     violation,     // not MessagePack-RPC: close the connection
   };
   Kind kind = Kind::incomplete;
-  std::size_t size = 0;      // bytes that the message takes
-  bool ends_stream = false;  // its end is unknown: answer the refusal, then close
-  bool is_usual = false;     // a request for `allow` that names a limit, a key and at most a cost
-  bool is_repeated = false;  // usual, and but for its msgid the same as the usual one in front of it
-  std::size_t tail = 0;      // of a usual one: how many of its bytes are behind the msgid
+  std::size_t size = 0;       // bytes that the message takes
+  bool ends_stream = false;   // its end is unknown: answer the refusal, then close
+  bool is_usual = false;      // a request for `allow` that names a limit, a key and at most a cost
+  bool is_repeated = false;   // usual, and but for its msgid the same as the usual one in front of it
+  std::size_t tail_size = 0;  // of a usual one: how many of its bytes are behind the msgid
   Request request;
 };
 

@@ -240,6 +240,7 @@ class Prefilter final : public store::Store, private store::SharedSink {
                            SteadyTime now, store::Answer& answer);
   void begin_lease(QueueIndex index, KnownKey& key);
   std::int64_t settle_lease(Queue& queue, const Row& row, const store::SharedAnswer& answer, SteadyTime now);
+  // Ends it. What is left of it is lost, unless it was given back before.
   void drop_lease(std::uint32_t index);
   void expire_leases(SteadyTime now);
   void forget(const store::KeyHash& hash);

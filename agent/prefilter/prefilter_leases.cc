@@ -103,6 +103,7 @@ std::int64_t Prefilter::settle_lease(Queue& queue, const Row& row, const store::
   }
   learn(queue, *definition, last, {&state, 1}, answer.at, now);
   if (!is_ours) return permits;
+  // What was taken before the server may have changed cannot be told from this any more.
   if (std::exchange(leased.epoch, queue.epoch) != queue.epoch)
     lease_forfeited_total_ += static_cast<std::uint64_t>(leased.lease.drain());
   leased_total_ += static_cast<std::uint64_t>(permits);

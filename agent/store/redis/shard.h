@@ -101,7 +101,8 @@ class Shard {
   // closed, the last two say what went wrong last, quoted, and how long ago; else "-".
   [[nodiscard]] static std::string_view heading();
   [[nodiscard]] std::string describe() const;
-  // The same of servers that nobody has named yet, but these addresses were to.
+  // The line of servers that nobody has named yet: the addresses that were asked for them, with commas
+  // between them, and what kept those from it (empty: nothing so far), so long ago.
   [[nodiscard]] static std::string describe_unnamed(std::string_view urls, limiter::Micros reason_age,
                                                     std::string_view reason);
   // Always the same metrics in the same order.
