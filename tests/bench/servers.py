@@ -12,6 +12,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -22,6 +23,9 @@ from typing import Any
 
 import wire
 from load import Load
+
+sys.path.append(str(Path(__file__).resolve().parent.parent / "e2e"))
+from ports import free_port as free_port  # noqa: E402
 
 _START_SECONDS = 10.0
 _STOP_SECONDS = 5.0
@@ -188,12 +192,6 @@ def _end(process: subprocess.Popen[Any]) -> None:
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def _accepts(path: Path) -> bool:

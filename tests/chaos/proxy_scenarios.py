@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from certificates import Authority
 from counted import LIMITS, QUESTIONS, TIGHT, check_counted
 from fault_proxy import MOODS, Proxy
-from redis_server import RedisServer, free_port
+from ports import free_port
+from redis_server import RedisServer
 from scenario import BACK_SECONDS, RECONNECT_MAX, Figures, Scene, attempts_allowed, moments, redis_table, scenario
 from verdict import check_answers, check_exact, demand, first_answer_of_store, fleet
 

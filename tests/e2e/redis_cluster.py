@@ -6,15 +6,15 @@ Ownership  A RedisCluster owns its servers. close() ends exactly their processes
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from ports import free_port
 from processes import wait_until
-from redis_server import RedisServer, free_port, needs, version
+from redis_server import RedisServer, needs, version
 from resp import RedisError
 
 SLOTS = 16_384
@@ -44,7 +44,7 @@ class RedisCluster:
             *("--repl-diskless-sync-delay", "0"),
             *newer,
             *self._options,
-            port=_free_port_with_a_bus() if is_old else 0,
+            port=free_port(_BUS_BESIDE) if is_old else 0,
         )
 
     @property
@@ -190,17 +190,6 @@ def _epoch_of(node: str, server: RedisServer) -> str:
     """The configuration epoch that the server has heard of the node."""
     lines = server.call("CLUSTER", "NODES").decode().splitlines()
     return next(line.split()[6] for line in lines if line.startswith(node))
-
-
-def _free_port_with_a_bus() -> int:
-    while True:
-        port = free_port()
-        with socket.socket() as probe:
-            try:
-                probe.bind(("127.0.0.1", port + _BUS_BESIDE))
-            except (OSError, OverflowError):  # taken, or beyond all ports
-                continue
-            return port
 
 
 def cluster_port(server: RedisServer) -> int:

@@ -13,7 +13,8 @@ from typing import Any
 
 import processes
 from certificates import TlsFiles
-from redis_server import RedisServer, free_port, needs, program
+from ports import free_port
+from redis_server import RedisServer, needs, program
 from resp import RedisClient, RedisError
 
 MASTER = "main"

@@ -14,7 +14,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import threading
 from collections import Counter
@@ -27,13 +26,8 @@ import pytest
 
 import processes
 from certificates import TlsFiles
+from ports import free_port
 from resp import RedisClient, RedisError
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 _OTHER_PROGRAM = os.environ.get("ALLOWD_REDIS_SERVER", "")

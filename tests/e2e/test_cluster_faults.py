@@ -14,9 +14,9 @@ import pytest
 from certificates import Authority
 from daemon import Agent, Rack
 from fake_redis import FakeRedis, Peer, honest_answer
+from ports import free_port
 from processes import wait_until
 from redis_cluster import RedisCluster, is_well, running_cluster
-from redis_server import free_port
 from relay import Relay
 from slow_files import SlowFile
 

@@ -14,9 +14,10 @@ import pytest
 
 from certificates import Authority
 from daemon import ASK_ALWAYS, Agent, Rack
+from ports import free_port
 from processes import wait_until
 from redis_cluster import RedisCluster, is_well, role, running_cluster
-from redis_server import RedisServer, free_port
+from redis_server import RedisServer
 from rpc import Decision
 
 LIMITS = """

@@ -15,8 +15,9 @@ import pytest
 
 from certificates import Authority, Certificate
 from daemon import ASK_ALWAYS, Agent, Rack
+from ports import free_port
 from processes import wait_until
-from redis_server import RedisServer, free_port, needs
+from redis_server import RedisServer, needs
 
 MakeRedis = Callable[..., RedisServer]
 
