@@ -100,12 +100,14 @@ class Prefilter final : public store::Store, private store::SharedSink {
     const limiter::Definition* definition = nullptr;
     limiter::Operation operation = limiter::Operation::take;
     std::int64_t lease = 0;
-    // Of a limit in parts: all of them, the base's tag and the key's hash under it, and how many, counted
-    // from this host's own, have refused.
+    // Of a limit in parts: all of them, the base's tag and the key's hash under it, how many, counted from
+    // this host's own, have not let it pass, and whether one of these gave no answer: what it keeps is for
+    // the failure policy to decide then, whatever the others say.
     std::span<const store::Part> parts = {};
     std::string_view limit_tag = {};
     store::KeyHash hash = {};
-    std::uint32_t refused_parts = 0;
+    std::uint32_t parts_tried = 0;
+    bool has_silent_part = false;
     bool by_overflow = false;
   };
   // Waiters in a row who ask the same: one question of the store.

@@ -32,8 +32,8 @@ Answer Prefilter::ask_in_parts(const store::Question& question, SteadyTime now) 
 
 Answer Prefilter::ask_parts(Waiter waiter, std::string_view key, SteadyTime now) {
   Answer refused;
-  for (; waiter.refused_parts < waiter.parts.size(); ++waiter.refused_parts) {
-    const std::size_t index = part_at(waiter, waiter.refused_parts);
+  for (; waiter.parts_tried < waiter.parts.size(); ++waiter.parts_tried) {
+    const std::size_t index = part_at(waiter, waiter.parts_tried);
     const store::Part& part = waiter.parts[index];
     const store::KeyHash hash = hash_in_part(waiter.hash, index);
     const store::Question question{.operation = waiter.operation,
@@ -56,7 +56,7 @@ Answer Prefilter::ask_parts(Waiter waiter, std::string_view key, SteadyTime now)
         answer.decision.retry_after < refused.decision.retry_after)
       refused = answer;
   }
-  return refused;
+  return waiter.has_silent_part ? Answer{} : refused;
 }
 
 bool Prefilter::tries_another_part(const Waiter& waiter, std::string_view key, Answer& answer,
@@ -66,14 +66,18 @@ bool Prefilter::tries_another_part(const Waiter& waiter, std::string_view key, A
   const bool is_decided = answer.status == Answer::Status::decided;
   if (is_decided && has_passed(*waiter.definition, answer.decision)) return false;
   Waiter next = waiter;
-  ++next.refused_parts;
+  ++next.parts_tried;
+  next.has_silent_part = waiter.has_silent_part || !is_decided;
   --waiting_;  // it is counted again where it waits next
   const Answer another = ask_parts(next, key, now);
   if (another.status == Answer::Status::promised) return true;
   ++waiting_;
-  if (is_decided && another.status == Answer::Status::decided &&
-      another.decision.retry_after < answer.decision.retry_after)
+  if (next.has_silent_part) {
+    answer = Answer{};
+  } else if (another.status == Answer::Status::decided &&
+             another.decision.retry_after < answer.decision.retry_after) {
     answer = another;
+  }
   return false;
 }
 

@@ -102,7 +102,7 @@ Answer Prefilter::enqueue(const store::Question& question, KnownKey* key, const 
     const std::uint32_t shard =
         of_parts == nullptr
             ? store_.shard_of(question.limit_tag, question.key)
-            : store_.shard_of(of_parts->limit_tag, question.key, part_at(*of_parts, of_parts->refused_parts));
+            : store_.shard_of(of_parts->limit_tag, question.key, part_at(*of_parts, of_parts->parts_tried));
     if (key == nullptr) {
       // Or all that could make room have queues: asked without being known.
       const QueueIndex index = take_queue(hash, question.limit_tag, question.key, shard);
@@ -147,7 +147,8 @@ Answer Prefilter::wait_in(QueueIndex index, const store::Question& question, con
     waiter.parts = of_parts->parts;
     waiter.limit_tag = of_parts->limit_tag;
     waiter.hash = of_parts->hash;
-    waiter.refused_parts = of_parts->refused_parts;
+    waiter.parts_tried = of_parts->parts_tried;
+    waiter.has_silent_part = of_parts->has_silent_part;
   }
   push(index, waiter);
   return {Answer::Status::promised, false, {}};

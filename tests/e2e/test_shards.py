@@ -348,6 +348,7 @@ def test_when_a_part_cannot_be_reached_the_others_go_on(rack: Rack, servers: Ser
             decisions = [client.allow("parted", "k") for _ in range(8)]
         assert [decision.allowed for decision in decisions] == [True] * 6 + [False] * 2
         assert {decision.source for decision in decisions if decision.allowed} == {"store"}
+        assert {decision.source for decision in decisions if not decision.allowed} == {"fallback"}, "a part is unknown"
     finally:
         servers["b"].start()
     wait_until(lambda: agent.metric("redis_up") == 3, "it is found again")

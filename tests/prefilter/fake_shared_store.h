@@ -151,6 +151,7 @@ class FakeSharedStore final : public store::SharedStore {
   limiter::Micros uncertainty{0};  // of that idea
   std::uint32_t epoch = 1;
   bool is_up = true;
+  std::optional<std::uint32_t> lost_shard;  // that one is not
   bool is_answering = true;
   bool can_ask_together = true;
   std::size_t room = ~std::size_t{0};  // questions that it takes before it says no
@@ -227,13 +228,13 @@ class FakeSharedStore final : public store::SharedStore {
     return static_cast<std::uint32_t>((key.size() + rank) % shards_);
   }
   std::uint32_t shards() const override { return shards_; }
-  std::optional<store::ShardTime> time_of(std::uint32_t, store::SteadyTime when) const override {
-    if (!is_up) return std::nullopt;
+  std::optional<store::ShardTime> time_of(std::uint32_t shard, store::SteadyTime when) const override {
+    if (!is_up || shard == lost_shard) return std::nullopt;
     return store::ShardTime{limiter::TimePoint{when.time_since_epoch() + offset}, uncertainty, epoch,
                             is_answering};
   }
   bool ask(const store::SharedQuestion& question) override {
-    if (!is_up || room == 0) return false;
+    if (!is_up || question.shard == lost_shard || room == 0) return false;
     --room;
     add_call({copy_of(question)});
     return true;
