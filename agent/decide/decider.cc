@@ -432,6 +432,9 @@ void Decider::collect(std::vector<stats::Metric>& metrics) const {
   metrics.push_back({"compensations_total", Kind::counter,
                      "Charges given back because another item of their allow_many was refused.",
                      number(compensations_total_)});
+  metrics.push_back({"compensations_dropped_total", Kind::counter,
+                     "Of these, what stays charged, for another server may have taken the place of its own.",
+                     number(compensations_dropped_total_)});
   metrics.push_back(
       {"new_keys_refused_total", Kind::counter,
        "Queries about new keys beyond max_new_keys_per_second, turned over to an overflow bucket.",

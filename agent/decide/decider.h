@@ -136,8 +136,13 @@ class Decider final : private store::AnswerSink, public stats::MetricSource {
   // index. False: the store cannot, and nothing was asked.
   [[nodiscard]] bool ask_together(std::span<const std::pair<Subject, std::string_view>> questions,
                                   SteadyTime deadline, SteadyTime now, Asker& asker);
-  // Something taken for an allow_many that did not pass is given back.
+  // Stands for the server that keeps what the subject charges: another number, or none, as soon as a
+  // different one may have taken its place.
+  [[nodiscard]] std::optional<std::uint32_t> keeper_of(SubjectView subject, std::string_view key,
+                                                       SteadyTime now) const;
+  // Something taken for an allow_many that did not pass is given back, or cannot be.
   void count_compensation() { ++compensations_total_; }
+  void count_dropped_compensation() { ++compensations_dropped_total_; }
   // When the turn began in which the last answer came.
   [[nodiscard]] SteadyTime now() const { return now_; }
 
@@ -285,6 +290,7 @@ class Decider final : private store::AnswerSink, public stats::MetricSource {
   std::uint64_t unknown_limits_total_ = 0;
   std::uint64_t unknown_plans_total_ = 0;
   std::uint64_t compensations_total_ = 0;
+  std::uint64_t compensations_dropped_total_ = 0;
   SteadyTime now_{};
   std::uint64_t expired_total_ = 0;
   std::uint64_t late_answers_total_ = 0;

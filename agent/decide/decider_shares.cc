@@ -36,13 +36,7 @@ std::optional<protocol::Decision> Decider::by_share(SubjectView subject, const H
                                                     std::size_t shard, SteadyTime now) {
   if (!shares_) shares_ = std::make_unique<LocalShares>(store_, max_shares_);
   store::Question question = question_about(subject, key);
-  if (subject.is_about_overflow) {
-    question.definition = subject.limit->overflow()->definition.get();
-    question.limit_tag = subject.limit->overflow()->tag;
-    question.key = {};
-    question.parts = {};
-    question.hash = subject.limit->overflow()->hash;
-  }
+  if (subject.is_about_overflow) question = question.turned_over();
   auto answer = decide_by_shares(question, subject.limit->local_share(), shard, now);
   if (!answer) return std::nullopt;
   answer->by_overflow = answer->by_overflow || subject.is_about_overflow;
@@ -95,17 +89,12 @@ void Decider::forget_shares(const store::Question& question) {
 
 void Decider::debit_shares(SubjectView subject, const HashedKey& key, SteadyTime now) {
   if (subject.limit->on_failure() != config::FailurePolicy::local || shares_->is_empty()) return;
-  store::Question own = question_about(subject, key);
+  const store::Question own = question_about(subject, key);
   for (std::uint32_t turn = 0; turn < count_of_shares(own); ++turn)
     debit_share(subject, about_part(own, turn), now);
   const store::Overflow* overflow = subject.limit->overflow();
   if (overflow == nullptr || overflow->budget == nullptr) return;
-  own.definition = overflow->definition.get();
-  own.limit_tag = overflow->tag;
-  own.key = {};
-  own.parts = {};
-  own.hash = overflow->hash;
-  debit_share(subject, own, now);
+  debit_share(subject, own.turned_over(), now);
 }
 
 void Decider::debit_share(SubjectView subject, store::Question about, SteadyTime now) {

@@ -94,7 +94,7 @@ void Many::decide_here(SteadyTime now) {
   for (Part& part : parts_) {
     if (!do_all_pass && part.subject.operation == Operation::take) part.subject.operation = Operation::peek;
     part.decision = decider_.ask(part.subject, part.key, deadline_ - now, now, *this, 0).decision;
-    note_charge(part);
+    note_charge(part, now);
     do_all_pass = do_all_pass && part.decision.allowed;
   }
   if (looked_well && !do_all_pass) {
@@ -116,6 +116,11 @@ bool Many::go_on(SteadyTime now) {
   while (!steps_.empty() && open_ == 0) {
     const Step step = steps_.front();
     const Part& part = parts_[step.part];
+    if (step.operation == Operation::refund && !can_be_given_back(part, now)) {
+      decider_.count_dropped_compensation();
+      steps_.pop_front();
+      continue;
+    }
     Subject subject = part.subject;
     subject.operation = step.operation;
     const Outcome outcome =
@@ -125,7 +130,7 @@ bool Many::go_on(SteadyTime now) {
       break;
     }
     steps_.pop_front();
-    take_in(step, outcome.decision);
+    take_in(step, outcome.decision, now);
   }
   is_going_on_ = false;
   if (!steps_.empty() || open_ > 0) return false;
@@ -133,17 +138,22 @@ bool Many::go_on(SteadyTime now) {
   return true;
 }
 
-void Many::take_in(const Step& step, const protocol::Decision& decision) {
+// One that took the granting server's place may never have heard of the charge.
+bool Many::can_be_given_back(const Part& part, SteadyTime now) const {
+  return !part.keeper || decider_.keeper_of(part.subject, part.key, now) == part.keeper;
+}
+
+void Many::take_in(const Step& step, const protocol::Decision& decision, SteadyTime now) {
   Part& part = parts_[step.part];
   if (step.operation == Operation::refund) return;  // the peek behind it shows what came of it
   part.decision = decision;
   if (!decision.tier.empty()) part.decision.tier = tiers_.emplace_back(decision.tier);
   if (step.operation == Operation::peek) return;
-  note_charge(part);
+  note_charge(part, now);
   if (!decision.allowed) give_back(step.part);
 }
 
-void Many::note_charge(Part& part) {
+void Many::note_charge(Part& part, SteadyTime now) const {
   const protocol::Decision& decision = part.decision;
   if (part.subject.operation == Operation::peek) return;
   // What the policy let through has cost nobody anything, unless this host's share did.
@@ -153,6 +163,8 @@ void Many::note_charge(Part& part) {
       decision.allowed && decision.verdict == protocol::Verdict::ok && has_cost && part.subject.cost > 0;
   // What was taken there is given back there.
   part.subject.is_about_overflow = decision.tier == kOverflowTier;
+  const bool is_by_own_share = decision.source == protocol::Source::fallback;
+  if (part.is_charged && !is_by_own_share) part.keeper = decider_.keeper_of(part.subject, part.key, now);
 }
 
 // Everything before was taken, nothing behind was asked.
@@ -172,7 +184,7 @@ void Many::on_decision(std::uint64_t id, const protocol::Decision& decision) {
   if (is_sequence_) {
     const Step step = steps_.front();
     steps_.pop_front();
-    take_in(step, decision);
+    take_in(step, decision, decider_.now());
     if (!go_on(decider_.now())) return;
   } else if (is_together_) {
     parts_[id].decision = decision;

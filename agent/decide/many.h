@@ -5,9 +5,9 @@
 // each   Every item is decided by itself.
 // all    All items pass, or nothing stays charged and those that would pass answer as a peek. Items of one
 //        key and limit count as their sum. A store that can decides them as one; else keys are asked in
-//        order, and what was taken before a refusal is given back: never more than the limits admit, but for
-//        a moment others may be refused what is given back, and what is not given back in time stays charged.
-//        Counted.
+//        order, and what was taken before a refusal is given back to the server that granted it: never more
+//        than the limits admit, but for a moment others may be refused what is given back, and what is not
+//        given back in time stays charged. Counted.
 //
 // Ownership  Copies all that it needs past `start`. Must outlive its open questions.
 #pragma once
@@ -44,6 +44,7 @@ class Many final : private Asker {
     std::vector<std::size_t> items;
     protocol::Decision decision{};
     bool is_charged = false;
+    std::optional<std::uint32_t> keeper = {};  // of what is charged; none: this host, by its share
   };
   // What is left to be asked, in order.
   struct Step {
@@ -59,8 +60,9 @@ class Many final : private Asker {
   void decide_here(SteadyTime now);
   // Asks until an answer has to be waited for; true: all is decided.
   bool go_on(SteadyTime now);
-  void take_in(const Step& step, const protocol::Decision& decision);
-  static void note_charge(Part& part);
+  [[nodiscard]] bool can_be_given_back(const Part& part, SteadyTime now) const;
+  void take_in(const Step& step, const protocol::Decision& decision, SteadyTime now);
+  void note_charge(Part& part, SteadyTime now) const;
   void give_back(std::size_t refused);
   void finish();
 

@@ -75,6 +75,10 @@ class Prefilter final : public store::Store, private store::SharedSink {
   [[nodiscard]] limiter::Micros next_probe_in(std::size_t shard, SteadyTime now) const override {
     return store_.next_probe_in(static_cast<std::uint32_t>(shard), now);
   }
+  [[nodiscard]] std::optional<std::uint32_t> epoch(std::size_t shard, SteadyTime now) const override {
+    const auto time = store_.time_of(static_cast<std::uint32_t>(shard), now);
+    return time ? std::optional(time->epoch) : std::nullopt;
+  }
   void note_expired(std::size_t shard, limiter::Micros waited, SteadyTime now) override {
     store_.note_expired(static_cast<std::uint32_t>(shard), waited, now);
   }

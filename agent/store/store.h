@@ -84,6 +84,17 @@ struct Question {
     return key.salted((part + 1) * kFarApart);
   }
 
+  // The same about what the limit's overflow keeps for all of its keys.
+  [[nodiscard]] Question turned_over() const {
+    Question about = *this;
+    about.definition = overflow->definition.get();
+    about.limit_tag = overflow->tag;
+    about.key = {};
+    about.parts = {};
+    about.hash = overflow->hash;
+    return about;
+  }
+
   // Whether a store that does not know the key would keep it from now on.
   [[nodiscard]] bool makes_known() const {
     if (cost == 0) return false;
@@ -166,6 +177,10 @@ class Store : public stats::MetricSource {
   [[nodiscard]] virtual std::string describe_shards() const = 0;
   // Which of them keeps the question's key, always the same one.
   [[nodiscard]] virtual std::size_t shard_of(const Question&) const { return 0; }
+  // Another number, or none, as soon as that one may be a server that never heard of what was charged before.
+  [[nodiscard]] virtual std::optional<std::uint32_t> epoch(std::size_t /*shard*/, SteadyTime /*now*/) const {
+    return 0;
+  }
   // How long until that one is tried again; at least 1 µs, which means that it is known to answer.
   [[nodiscard]] virtual limiter::Micros next_probe_in(std::size_t shard, SteadyTime now) const = 0;
   // Somebody was answered otherwise, having waited so long for what that one keeps.

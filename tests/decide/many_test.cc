@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: MIT
 #include "agent/decide/many.h"
 
+#include <algorithm>
 #include <chrono>
-#include <map>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "agent/store/memory/memory_store.h"
 #include "tests/support/fake_store.h"
@@ -55,6 +57,14 @@ struct Scene {
       text += std::string(name_of(decision.verdict)) + " " + std::to_string(decision.remaining) + ", ";
     }
     return text;
+  }
+  double metric(std::string_view name) const {
+    std::vector<stats::Metric> metrics;
+    decider.collect(metrics);
+    const auto found = std::find_if(metrics.begin(), metrics.end(),
+                                    [&](const stats::Metric& metric) { return metric.name == name; });
+    REQUIRE(found != metrics.end());
+    return found->value;
   }
 
   config::Config config = *config::parse_config(kConfig, "f");
@@ -171,10 +181,27 @@ TEST_CASE("many: what was taken before a refusal is given back, and all others a
   CHECK(operations == "a2 a1 c1 ");  // refund, peek, peek
   CHECK(scene.done == 1);
   CHECK(scene.verdicts() == "ok 3, limited 0, ok 3, ");
-  std::vector<stats::Metric> metrics;
-  scene.decider.collect(metrics);
-  for (const auto& metric : metrics) {
-    if (metric.name == "compensations_total") CHECK(metric.value == 1);
+  CHECK(scene.metric("compensations_total") == 1);
+  CHECK(scene.metric("compensations_dropped_total") == 0);
+}
+
+TEST_CASE("many: what was taken is not given back to a server that may never have heard of it") {
+  for (const std::optional<std::uint32_t> epoch :
+       {std::optional<std::uint32_t>{2}, std::optional<std::uint32_t>{}}) {
+    FakeStore store;
+    Scene scene(store);
+    CHECK(scene.start({item("user", "a"), item("user", "b")}) == Kind::deferred);
+    store.grant(store.asked[0], at(1s));
+    store.epoch_now = epoch;
+    store.answer(store.asked[1],
+                 store.decided(store.asked[1], 3 * 1'200'000'000LL, limiter::Verdict::limited), at(1s));
+    REQUIRE(store.asked.size() == 3);
+    CHECK(store.asked[2].operation == Operation::peek);
+    store.answer(store.asked[2], store.decided(store.asked[2], 1'200'000'000LL), at(1s));
+    CHECK(scene.done == 1);
+    CHECK(scene.verdicts() == "ok 2, limited 0, ");
+    CHECK(scene.metric("compensations_total") == 1);
+    CHECK(scene.metric("compensations_dropped_total") == 1);
   }
 }
 

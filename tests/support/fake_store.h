@@ -105,6 +105,8 @@ class FakeStore final : public store::Store {
     const auto found = probe_in_of.find(shard);
     return found == probe_in_of.end() ? probe_in : found->second;
   }
+  std::optional<std::uint32_t> epoch_now = 1;
+  std::optional<std::uint32_t> epoch(std::size_t, store::SteadyTime) const override { return epoch_now; }
   std::optional<std::uint32_t> known_agents;
   store::KnownLeft left{};
   std::optional<std::uint32_t> agents(std::size_t) const override { return known_agents; }
