@@ -20,8 +20,8 @@ build/venv/bin/python -m pip install -q -r tests/requirements.txt
 # The tests import the Python client from its sources.
 venv=$PWD/build/venv/bin/python
 
-# Many of the tests mostly wait, so more of them run at a time than there are processors.
-jobs=$(($(nproc) + 1))
+# Most of the tests mostly wait, so more of them run at a time than there are processors.
+jobs=$((2 * $(nproc)))
 
 build() {
   local preset=$1
