@@ -19,6 +19,7 @@ LIMITS = """
 [limits.strict]
 rate = "1000/h"
 on_failure = "deny"
+deadline = "5s"
 
 [limits.own]
 rate = "1000000/s"

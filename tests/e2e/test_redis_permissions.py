@@ -20,26 +20,31 @@ LIMITS = """
 rate = "10/h"
 refund = true
 on_failure = "deny"
+deadline = "5s"
 
 # A charge leaves the second in which it will be full again as it was.
 [limits.fast]
 rate = "1000000/s"
 on_failure = "deny"
+deadline = "5s"
 
 [limits.tiers]
 tiers = [ { name = "s", rate = "5/s" }, { name = "d", rate = "10/day", algorithm = "fixed_window" } ]
 refund = true
 on_failure = "deny"
+deadline = "5s"
 
 [limits.log]
 rate = "10/h"
 algorithm = "sliding_log"
 on_failure = "deny"
+deadline = "5s"
 
 [limits.counter]
 rate = "10/h"
 algorithm = "counter"
 on_failure = "deny"
+deadline = "5s"
 """
 
 

@@ -16,6 +16,7 @@ LIMITS = """
 [limits.strict]
 rate = "1000/h"
 on_failure = "deny"
+deadline = "5s"
 """
 
 MakeRedis = Callable[..., RedisServer]
