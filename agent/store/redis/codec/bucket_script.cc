@@ -16,6 +16,7 @@ constexpr std::string_view kBucketPart = R"lua(
 if kind == 'b' then
 local FORMAT = 1
 local LAYOUT = '<BI7I7I7I5'  -- format, unit, last, used, and the second of the clock at which it will be full
+local keys = KEYS  -- a global is looked up each time
 local repeats, limits = ARGV[3] == '1', tonumber(ARGV[4])
 local units, refills, fulls, ticks, at = {}, {}, {}, {}, 4
 for i = 1, limits do
@@ -35,7 +36,7 @@ while at < #ARGV do
   local may_be_new, new_text, new_ttl = op == 't' and times == 1 and cost > 0 and cost <= full and not repeats
   while k < last_of_run do
     k = k + 1
-    local key, value, used, last, over = KEYS[k], values[k], 0, now, 0
+    local key, value, used, last, over = keys[k], values[k], 0, now, 0
     if repeats then value = written[key] or value end
     if may_be_new and not value then
       if not new_text then
@@ -55,16 +56,17 @@ while at < #ARGV do
           if number == FORMAT and u >= 1 and u <= MOST and s <= MOST and l <= LATEST then
             known, full_at = true, second
             if u ~= unit then s = convert(s, u, unit) end
-            if l > now then
+            local back = now - l
+            if back < 0 then
               last, used = l, s
             else
-              local back = now - l
               if tick > 1 then
                 over = back % tick
                 back = (back - over) / tick
               end
-              used = back < s / refill and s - back * refill or 0
-              if is_back(used, over, refill, tick) then
+              used = s - back * refill  -- exact as far as it is not negative: no use is above MOST
+              if used < 0 then used = 0 end
+              if tick > 1 and is_back(used, over, refill, tick) then
                 used, over = 0, 0
               end
               last = now - over
@@ -101,13 +103,16 @@ while at < #ARGV do
           if is_drained(after - full, over, refill, tick) then after, last = full, last + over end
         end
         if writes or after ~= used then
-          local second = (last + after / refill * tick) / 1000000
+          local micros = after / refill * tick
+          local second = (last + micros) / 1000000
           second = second - second % 1
           local text = pack(LAYOUT, FORMAT, unit, last, after, second)
           if second == full_at then
             call('SETRANGE', key, '0', text)  -- the cheapest write that there is: the TTL stays right
+          elseif known then
+            call('SETEX', key, ttl_of(micros), text)
           else
-            put(key, ttl_of(after / refill * tick), text, known)
+            put(key, ttl_of(micros), text, known)
           end
           if repeats then written[key] = text end
         elseif known and not passes then
