@@ -136,10 +136,9 @@ class Decider final : private store::AnswerSink, public stats::MetricSource {
   // index. False: the store cannot, and nothing was asked.
   [[nodiscard]] bool ask_together(std::span<const std::pair<Subject, std::string_view>> questions,
                                   SteadyTime deadline, SteadyTime now, Asker& asker);
-  // Stands for the server that keeps what the subject charges: another number, or none, as soon as a
-  // different one may have taken its place.
-  [[nodiscard]] std::optional<std::uint32_t> keeper_of(SubjectView subject, std::string_view key,
-                                                       SteadyTime now) const;
+  // Of the server that keeps what the subject charges: see Store::epoch.
+  [[nodiscard]] std::optional<std::uint32_t> epoch_of(SubjectView subject, std::string_view key,
+                                                      SteadyTime now) const;
   // Something taken for an allow_many that did not pass is given back, or cannot be.
   void count_compensation() { ++compensations_total_; }
   void count_dropped_compensation() { ++compensations_dropped_total_; }

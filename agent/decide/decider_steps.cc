@@ -49,8 +49,8 @@ bool Decider::would_pass(SubjectView subject, std::string_view key, SteadyTime n
       store.ask(question_about(subject, {key, subject.limit->hash_of(key)}), now).decision);
 }
 
-std::optional<std::uint32_t> Decider::keeper_of(SubjectView subject, std::string_view key,
-                                                SteadyTime now) const {
+std::optional<std::uint32_t> Decider::epoch_of(SubjectView subject, std::string_view key,
+                                               SteadyTime now) const {
   if (is_kept_here(*subject.limit)) return 0;
   store::Question question = question_about(subject, {key, subject.limit->hash_of(key)});
   if (subject.is_about_overflow) question = question.turned_over();

@@ -141,7 +141,7 @@ bool Many::go_on(SteadyTime now) {
 // One that took the granting server's place may never have heard of the charge.
 bool Many::can_be_given_back(const Part& part, SteadyTime now) const {
   if (part.decision.source == protocol::Source::fallback) return true;  // this host's own share granted it
-  return part.keeper && part.keeper == decider_.keeper_of(part.subject, part.key, now);
+  return part.epoch && part.epoch == decider_.epoch_of(part.subject, part.key, now);
 }
 
 void Many::take_in(const Step& step, const protocol::Decision& decision, SteadyTime now) {
@@ -164,7 +164,7 @@ void Many::note_charge(Part& part, SteadyTime now) const {
       decision.allowed && decision.verdict == protocol::Verdict::ok && has_cost && part.subject.cost > 0;
   // What was taken there is given back there.
   part.subject.is_about_overflow = decision.tier == kOverflowTier;
-  if (part.is_charged) part.keeper = decider_.keeper_of(part.subject, part.key, now);
+  if (part.is_charged) part.epoch = decider_.epoch_of(part.subject, part.key, now);
 }
 
 // Everything before was taken, nothing behind was asked.

@@ -44,7 +44,7 @@ class Many final : private Asker {
     std::vector<std::size_t> items;
     protocol::Decision decision{};
     bool is_charged = false;
-    std::optional<std::uint32_t> keeper = {};  // of what is charged, see Decider
+    std::optional<std::uint32_t> epoch = {};  // of what is charged, see Decider
   };
   // What is left to be asked, in order.
   struct Step {

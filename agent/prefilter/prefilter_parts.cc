@@ -56,7 +56,7 @@ Answer Prefilter::ask_parts(Waiter waiter, std::string_view key, SteadyTime now)
         answer.decision.retry_after < refused.decision.retry_after)
       refused = answer;
   }
-  return waiter.has_silent_part ? Answer{} : refused;
+  return refused;
 }
 
 bool Prefilter::tries_another_part(const Waiter& waiter, std::string_view key, Answer& answer,

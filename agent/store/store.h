@@ -84,7 +84,7 @@ struct Question {
     return key.salted((part + 1) * kFarApart);
   }
 
-  // The same about what the limit's overflow keeps for all of its keys.
+  // The same about what the limit's overflow, which there must be, keeps for all of its keys.
   [[nodiscard]] Question turned_over() const {
     Question about = *this;
     about.definition = overflow->definition.get();

@@ -13,6 +13,7 @@ import socket
 from pathlib import Path
 
 _FIRST = 10_000
+_MOST_TRIED = 1_000
 _EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _BY_DEFAULT = 32_768  # where that range begins
 
@@ -24,7 +25,7 @@ def free_port(*beside: int) -> int:
     much above it."""
     distances = (0, *beside)
     candidates = range(_FIRST, _end() - max(distances))
-    for port in random.sample(candidates, len(candidates)):
+    for port in random.sample(candidates, _MOST_TRIED):
         claims = [_claim(port + distance) for distance in distances]
         held = [claim for claim in claims if claim is not None]
         if len(held) == len(claims):
@@ -32,7 +33,7 @@ def free_port(*beside: int) -> int:
             return port
         for claim in held:
             claim.close()
-    raise RuntimeError(f"no free port from {candidates[0]} to {candidates[-1]}")
+    raise RuntimeError(f"none of {_MOST_TRIED} ports from {candidates[0]} to {candidates[-1]} is free")
 
 
 def _end() -> int:
